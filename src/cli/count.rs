@@ -1,0 +1,131 @@
+//! `coldtrace count`: the table, nothing else written.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use coldtrace::observe::{By, Counts, Processes};
+use coldtrace::record::{Observed, Record, Run};
+use coldtrace::render::{self, Column, SortKey, TableOptions};
+use coldtrace::tracer::trace;
+
+use super::end::{End, Failure};
+use super::options::Tracing;
+use super::output::Output;
+
+/// Options of `count`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Times are wall time inside the calls, tracing included; sums over threads \
+exceed real time.\nThe exit status is the command's; 125 when coldtrace itself failed, 126 and \
+127 when the\ncommand could not be run or was not found."
+)]
+pub struct Args {
+    #[command(flatten)]
+    tracing: Tracing,
+    /// Count calls (always on)
+    #[arg(short = 'c', hide_short_help = true)]
+    summary: bool,
+    /// Times are wall time (always on)
+    #[arg(short = 'w', hide_short_help = true)]
+    wall: bool,
+    /// Write the table to FILE; - is standard output, and then the command's
+    /// output goes to standard error
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Sort by: time, calls, errors, min, max, avg, p50, p90, p99, name, none
+    #[arg(
+        short = 'S',
+        long = "summary-sort-by",
+        value_name = "KEY",
+        default_value = "time"
+    )]
+    sort: String,
+    /// Columns to show: percent, time, min, max, avg, p50, p90, p99, calls,
+    /// errors, restarts, unfinished, name
+    #[arg(short = 'U', long = "summary-columns", value_name = "LIST")]
+    columns: Option<String>,
+    /// Show only the first N rows, and the others as one
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+    /// A table for each of these
+    #[arg(long, value_name = "WHAT")]
+    by: Option<Group>,
+    /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
+    #[arg(long)]
+    split: bool,
+    /// Write JSON: a record without a run directory
+    #[arg(long)]
+    json: bool,
+    /// The command and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Group {
+    /// Processes
+    Process,
+    /// Threads
+    Thread,
+    /// Executables
+    Exe,
+}
+
+/// Runs `count`.
+pub fn main(args: Args) -> Result<End, Failure> {
+    let options = args.tracing.options()?;
+    let statuses = args.tracing.statuses()?;
+    let sort = SortKey::parse(&args.sort).map_err(Failure::own)?;
+    let columns = args.columns.as_deref().map(Column::parse_list).transpose();
+    let columns = columns.map_err(Failure::own)?;
+    let mut output = Output::open(args.output.as_ref())?;
+    let mut command = args.tracing.command(args.command)?;
+    command.stdout = output.command_stdout()?;
+    let by = match args.by {
+        None => By::All,
+        Some(Group::Process | Group::Exe) => By::Process,
+        Some(Group::Thread) => By::Thread,
+    };
+    let run = Run::now(&command.argv, None);
+    let mut counts = Counts::new(by, args.split, statuses);
+    let mut processes = if args.by.is_some() {
+        Processes::names()
+    } else {
+        Processes::totals()
+    };
+    let traced = trace(&command, &options, &mut [&mut counts, &mut processes])?;
+    let seen = Observed {
+        traced: &traced,
+        counts: &counts,
+        processes: &processes,
+        cost_per_call: None,
+    };
+    let mut record = Record::of_traced(run, &seen);
+    record.groups = args.by.map(|by| match by {
+        Group::Process => seen.by_process(),
+        Group::Thread => seen.by_thread(),
+        Group::Exe => seen.by_executable(),
+    });
+    let text = if args.json {
+        let mut text = serde_json::to_string_pretty(&record).map_err(Failure::own)?;
+        text.push('\n');
+        text
+    } else {
+        let width = output.width();
+        let table = TableOptions {
+            top: args.top,
+            sort,
+            columns,
+            width,
+            ..TableOptions::default()
+        };
+        render::count(&record, &table)
+    };
+    output.write(&text)?;
+    Ok(traced.ending.into())
+}

@@ -1,0 +1,58 @@
+//! One file a command. No logic that a user of the library would miss.
+
+mod count;
+mod end;
+mod options;
+mod output;
+mod run;
+mod show;
+mod tee;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use end::End;
+
+/// Traces a command's system calls: exact counts over its whole tree, and one
+/// record of the run.
+#[derive(Debug, Parser)]
+#[command(
+    name = "coldtrace",
+    version,
+    subcommand_required = true,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The table of `strace -f -c`: calls, errors and times by syscall
+    Count(count::Args),
+    /// Trace once and keep a record: a run directory with the command's output
+    Run(run::Args),
+    /// A record as text
+    Show(show::Args),
+}
+
+/// Runs what the command line says.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::report(&error),
+    };
+    let end = match cli.command {
+        Command::Count(args) => count::main(args),
+        Command::Run(args) => run::main(args),
+        Command::Show(args) => show::main(&args),
+    };
+    end.unwrap_or_else(|failure| {
+        output::say(&failure.message);
+        End::Status(failure.status)
+    })
+    .finish()
+}

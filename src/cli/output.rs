@@ -1,0 +1,95 @@
+//! Where reports go.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use coldtrace::render::{DEFAULT_WIDTH, escape};
+use coldtrace::tracer::{high, reason};
+
+use super::end::Failure;
+
+/// A line of coldtrace's own on standard error.
+pub fn say(message: &str) {
+    for line in message.lines() {
+        // Nobody reads it: nothing can be done about that.
+        let _ = writeln!(io::stderr(), "coldtrace: {}", escape(line));
+    }
+}
+
+/// Where a report goes.
+#[derive(Debug)]
+pub enum Output {
+    /// Standard error: standard output is the command's.
+    Stderr,
+    /// Standard output; the command's goes to standard error.
+    Stdout,
+    /// A file, opened before the command starts.
+    File(PathBuf, File),
+}
+
+impl Output {
+    /// From `-o`.
+    pub fn open(path: Option<&PathBuf>) -> Result<Self, Failure> {
+        match path {
+            None => Ok(Self::Stderr),
+            Some(path) if path.as_os_str() == "-" => Ok(Self::Stdout),
+            Some(path) => {
+                let fail = |e| {
+                    let why = reason(&e);
+                    Failure::own(format_args!("cannot write {}: {why}", path.display()))
+                };
+                let file = File::create(path).map_err(fail)?;
+                let file = high(&file).map_err(Failure::from)?;
+                Ok(Self::File(path.clone(), file.into()))
+            }
+        }
+    }
+
+    /// What the command's standard output is to be, if not our own.
+    pub fn command_stdout(&self) -> Result<Option<OwnedFd>, Failure> {
+        match self {
+            Self::Stdout => Ok(Some(high(&io::stderr()).map_err(Failure::from)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Columns there: of the terminal, or 80.
+    pub fn width(&self) -> usize {
+        let width = match self {
+            Self::Stderr => terminal_width(&io::stderr()),
+            Self::Stdout => terminal_width(&io::stdout()),
+            Self::File(..) => None,
+        };
+        width.unwrap_or(DEFAULT_WIDTH)
+    }
+
+    /// Writes the report. A reader that has gone away is a quiet success.
+    pub fn write(&mut self, text: &str) -> Result<(), Failure> {
+        let (name, written) = match self {
+            Self::Stderr => (
+                "standard error".into(),
+                io::stderr().write_all(text.as_bytes()),
+            ),
+            Self::Stdout => {
+                let mut out = io::stdout();
+                let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+                ("standard output".into(), written)
+            }
+            Self::File(path, file) => (path.display().to_string(), file.write_all(text.as_bytes())),
+        };
+        match written {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::own(format_args!(
+                "cannot write {name}: {}",
+                reason(&e)
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn terminal_width(stream: &impl AsFd) -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(stream)?;
+    Some(usize::from(width.0)).filter(|&w| w > 0)
+}

@@ -1,0 +1,169 @@
+//! `coldtrace run`: trace once, keep the record and the command's output.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use coldtrace::observe::{By, Counts, Processes};
+use coldtrace::record::{Observed, Record, Run, RunDir};
+use coldtrace::render;
+use coldtrace::tracer::{Command, Ending, cost_per_call, run_untraced, trace};
+
+use super::end::{End, Failure, OWN_FAILURE};
+use super::options::Tracing;
+use super::output::{Output, say};
+use super::tee::Tee;
+
+/// Options of `run`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The exit status is the command's; 125 when coldtrace itself failed, 126 \
+and 127 when\nthe command could not be run or was not found."
+)]
+pub struct Args {
+    #[command(flatten)]
+    tracing: Tracing,
+    /// Where runs are kept
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "COLDTRACE_RUNS",
+        default_value = "runs"
+    )]
+    runs: PathBuf,
+    /// Name of the run, instead of the command's
+    #[arg(long, value_name = "NAME")]
+    label: Option<String>,
+    /// Something to remember the run by; may be given more than once
+    #[arg(long = "tag", value_name = "KEY=VALUE")]
+    tags: Vec<String>,
+    /// The command's output: keep it and show it, only keep it, or only show it
+    #[arg(long, value_name = "HOW", default_value = "tee")]
+    output: Keep,
+    /// Do not trace: the unperturbed run, without syscalls and processes
+    #[arg(long)]
+    no_trace: bool,
+    /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
+    #[arg(long)]
+    split: bool,
+    /// The command and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Keep {
+    /// Keep it in stdout.log and stderr.log, and show it
+    Tee,
+    /// Only keep it
+    Log,
+    /// Only show it: the command gets coldtrace's own stdout and stderr
+    Pass,
+}
+
+/// Runs `run`.
+pub fn main(args: Args) -> Result<End, Failure> {
+    let mut command = args.tracing.command(args.command)?;
+    let mut run = Run::now(&command.argv, args.label);
+    for tag in &args.tags {
+        let Some((key, value)) = tag.split_once('=') else {
+            return Err(Failure::own(format_args!(
+                "--tag {tag}: it must be KEY=VALUE"
+            )));
+        };
+        run.tags.insert(key.into(), value.into());
+    }
+    let how = How {
+        options: args.tracing.options()?,
+        statuses: args.tracing.statuses()?,
+        split: args.split,
+        trace: !args.no_trace,
+    };
+    let start = run.start.parse().map_err(Failure::own)?;
+    let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
+    run.id = Some(dir.id().into());
+    let ran = prepare(args.output, &mut command, &dir).and_then(|tee| {
+        how.run(command, run)
+            .map(|(record, ending)| (record, ending, tee))
+    });
+    let (mut record, ending, tee) = match ran {
+        Ok(ran) => ran,
+        Err(failure) => {
+            dir.discard(); // Nothing was run: nothing to keep.
+            return Err(failure);
+        }
+    };
+    let mut failures = tee.map(|tee| tee.finish(&mut record)).unwrap_or_default();
+    if args.output == Keep::Log {
+        record.outcome.stdout_bytes = dir.size("stdout.log");
+        record.outcome.stderr_bytes = dir.size("stderr.log");
+    }
+    let written = dir.write(&record);
+    let mut output = Output::Stderr;
+    output.write(&render::summary(&record, output.width()))?;
+    match written {
+        Ok(()) => output.write(&format!("record   {}\n", dir.path().display()))?,
+        Err(e) => failures.push(e.to_string()),
+    }
+    for failure in &failures {
+        say(failure);
+    }
+    Ok(if failures.is_empty() {
+        ending.into()
+    } else {
+        End::Status(OWN_FAILURE)
+    })
+}
+
+/// Directs the command's output to where it is kept.
+fn prepare(keep: Keep, command: &mut Command, dir: &RunDir) -> Result<Option<Tee>, Failure> {
+    if keep == Keep::Pass {
+        return Ok(None);
+    }
+    let stdout = dir.file("stdout.log").map_err(Failure::own)?;
+    let stderr = dir.file("stderr.log").map_err(Failure::own)?;
+    if keep == Keep::Log {
+        command.stdout = Some(stdout.into());
+        command.stderr = Some(stderr.into());
+        return Ok(None);
+    }
+    let (tee, out, err) = Tee::start(stdout, stderr)?;
+    command.stdout = Some(out);
+    command.stderr = Some(err);
+    Ok(Some(tee))
+}
+
+struct How {
+    options: coldtrace::tracer::Options,
+    statuses: coldtrace::observe::Statuses,
+    split: bool,
+    trace: bool,
+}
+
+impl How {
+    /// Runs the command; it is dropped before the answer, and with it our ends
+    /// of its pipes.
+    fn run(&self, command: Command, run: Run) -> Result<(Record, Ending), Failure> {
+        if !self.trace {
+            let ran = run_untraced(&command)?;
+            return Ok((Record::of_untraced(run, &ran), ran.ending));
+        }
+        let cost_per_call = cost_per_call();
+        let mut counts = Counts::new(By::Process, self.split, self.statuses);
+        let mut processes = Processes::full();
+        let traced = trace(&command, &self.options, &mut [&mut counts, &mut processes])?;
+        let seen = Observed {
+            traced: &traced,
+            counts: &counts,
+            processes: &processes,
+            cost_per_call,
+        };
+        let mut record = Record::of_traced(run, &seen);
+        record.processes = Some(seen.process_list());
+        Ok((record, traced.ending))
+    }
+}

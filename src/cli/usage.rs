@@ -1,0 +1,89 @@
+//! What is said about a command line that cannot be used.
+
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ErrorKind};
+
+use super::end::OWN_FAILURE;
+use super::output::say;
+
+/// strace's options that mean something else here, or nothing.
+const STRACE: [(&str, &str); 12] = [
+    (
+        "-p",
+        "attaching to a running process is not in this version",
+    ),
+    (
+        "-P",
+        "coldtrace counts calls of all paths; use strace -P for single paths",
+    ),
+    (
+        "-C",
+        "coldtrace prints no line a call; use -c here, or strace for the lines",
+    ),
+    (
+        "-t",
+        "coldtrace prints no line a call; `run` keeps start times in the record",
+    ),
+    (
+        "-T",
+        "coldtrace prints no line a call; the table has the times: -U time,min,p50,p99,max",
+    ),
+    (
+        "-r",
+        "coldtrace prints no line a call; `run` keeps start times in the record",
+    ),
+    (
+        "-y",
+        "coldtrace prints no line a call, so no descriptor to name",
+    ),
+    ("-s", "coldtrace prints no strings"),
+    (
+        "-v",
+        "coldtrace prints no structures; use `run` for the full record",
+    ),
+    ("-x", "coldtrace prints no strings"),
+    ("-k", "coldtrace takes no stack traces"),
+    ("-q", "coldtrace prints nothing about attaching and exits"),
+];
+
+/// Prints help, the version, or what is wrong in one line, and says what to
+/// exit with: 125 where the status is the command's otherwise, else 2.
+pub fn report(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        let _ = error.print(); // A reader that has gone away does not matter.
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ErrorKind::MissingSubcommand
+    {
+        say("no command given: count, run or show; `coldtrace help` says more");
+        return ExitCode::from(2);
+    }
+    let text = error.to_string();
+    let what = text.lines().next().unwrap_or_default();
+    let mut what = what.strip_prefix("error: ").unwrap_or(what).to_owned();
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        // clap lists them on lines of their own.
+        let missing: Vec<&str> = text
+            .lines()
+            .skip(1)
+            .take_while(|l| l.starts_with("  "))
+            .map(str::trim)
+            .collect();
+        what = format!("{} {}", what.trim_end_matches(':'), missing.join(" "));
+    }
+    say(&what);
+    if let Some(option) = error.get(ContextKind::InvalidArg) {
+        let option = option.to_string();
+        if let Some((_, advice)) = STRACE.iter().find(|(o, _)| option.starts_with(o)) {
+            say(advice);
+        }
+    }
+    let second = std::env::args_os().nth(1);
+    let show = second.is_some_and(|word| word == "show");
+    ExitCode::from(if show { 2 } else { OWN_FAILURE })
+}

@@ -1,0 +1,28 @@
+//! coldtrace: what a command asks of the kernel. Exact counts of its calls over
+//! its whole tree, and one record of the run.
+//!
+//! The parts, each knowing only those before it: [`syscall`] names calls,
+//! [`tracer`] runs a command and says what happens, [`observe`] collects,
+//! [`record`] is what is kept, [`render`] makes text of it.
+//!
+//! ```no_run
+//! use coldtrace::observe::{By, Counts, Statuses};
+//! use coldtrace::syscall::CallSet;
+//! use coldtrace::tracer::{Command, Options, trace};
+//!
+//! let command = Command::new(vec!["ls".into(), "-l".into()]);
+//! let options = Options { calls: CallSet::all(), filter: false, syscall_info: true };
+//! let mut counts = Counts::new(By::All, false, Statuses::ALL);
+//! let traced = trace(&command, &options, &mut [&mut counts])?;
+//! for (key, tally) in counts.tallies() {
+//!     println!("{} {}", tally.calls, key.sys);
+//! }
+//! println!("ended: {:?}", traced.ending);
+//! # Ok::<(), coldtrace::tracer::Error>(())
+//! ```
+
+pub mod observe;
+pub mod record;
+pub mod render;
+pub mod syscall;
+pub mod tracer;

@@ -1,0 +1,10 @@
+//! Collectors: each takes events of the tracer and keeps one part of what the
+//! record will hold.
+
+mod counts;
+mod histogram;
+mod processes;
+
+pub use counts::{By, Counts, Key, Statuses, Tally};
+pub use histogram::Histogram;
+pub use processes::{ProcessEntry, Processes, ThreadEntry};

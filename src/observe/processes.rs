@@ -1,0 +1,342 @@
+//! The process tree: who started whom, what each executed, how it ended, and
+//! what of CPU, faults and memory was its own.
+
+use std::collections::HashMap;
+use std::fs;
+
+use crate::tracer::{Ending, Event, Nanos, Observer, ProcessId, ThreadId, Usage};
+
+/// One process.
+#[derive(Debug, Clone)]
+pub struct ProcessEntry {
+    /// Its pid.
+    pub pid: i32,
+    /// Who created it.
+    pub parent: Option<ProcessId>,
+    /// When it started.
+    pub start: Nanos,
+    /// When its end was reported.
+    pub end: Option<Nanos>,
+    /// What it executed: (when, file, arguments).
+    pub execs: Vec<(Nanos, Option<String>, Vec<String>)>,
+    /// How it ended.
+    pub ending: Option<Ending>,
+    /// Its own usage.
+    pub own: Option<Usage>,
+    /// Largest VmHWM seen of its images, bytes.
+    pub peak_rss: Option<u64>,
+    /// Its threads.
+    pub threads: Vec<ThreadId>,
+    /// It still runs in its parent's memory.
+    borrowed_memory: bool,
+}
+
+/// One thread.
+#[derive(Debug, Clone, Default)]
+pub struct ThreadEntry {
+    /// Its tid.
+    pub tid: i32,
+    /// Its name at its end.
+    pub name: Option<String>,
+    /// When it started.
+    pub start: Nanos,
+    /// When its end was reported.
+    pub end: Option<Nanos>,
+    /// Calls entered.
+    pub calls: u64,
+    /// Calls that failed.
+    pub errors: u64,
+    /// CPU time, ns.
+    pub cpu: Option<u64>,
+    /// Time runnable but not running, ns.
+    pub run_queue: Option<u64>,
+    /// Voluntary switches.
+    pub voluntary: Option<u64>,
+    /// Involuntary switches.
+    pub involuntary: Option<u64>,
+}
+
+/// How much is kept of each process and thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+enum Depth {
+    /// How many there were, and the sum of their usage.
+    Totals,
+    /// Their names too.
+    Names,
+    /// All of it: two small files of /proc are read at each thread's end.
+    #[default]
+    Full,
+}
+
+/// The tree of a run.
+#[derive(Debug, Default)]
+pub struct Processes {
+    /// In order of start.
+    pub processes: indexmap::IndexMap<ProcessId, ProcessEntry>,
+    /// By id.
+    pub threads: HashMap<ThreadId, ThreadEntry>,
+    depth: Depth,
+    process_count: u64,
+    thread_count: u64,
+    own: Usage,
+    /// Some process's usage could not be read.
+    own_lost: bool,
+}
+
+impl Processes {
+    /// A full account.
+    pub fn full() -> Self {
+        Self::default()
+    }
+
+    /// Names and totals.
+    pub fn names() -> Self {
+        Self {
+            depth: Depth::Names,
+            ..Self::default()
+        }
+    }
+
+    /// Totals only: memory does not grow with the processes that come and go.
+    pub fn totals() -> Self {
+        Self {
+            depth: Depth::Totals,
+            ..Self::default()
+        }
+    }
+
+    /// Processes seen.
+    pub fn process_count(&self) -> u64 {
+        self.process_count
+    }
+
+    /// Threads seen, the first of each process included.
+    pub fn thread_count(&self) -> u64 {
+        self.thread_count
+    }
+
+    /// Usage of all processes, each without its children's; `None` when that of
+    /// some could not be read.
+    pub fn own(&self) -> Option<Usage> {
+        (!self.own_lost).then_some(self.own)
+    }
+
+    fn total(&mut self, event: &Event) {
+        match event {
+            Event::ProcessStarted { .. } => {
+                self.process_count += 1;
+                self.thread_count += 1;
+            }
+            Event::ThreadStarted { .. } => self.thread_count += 1,
+            Event::ProcessEnded { own: Some(own), .. } => {
+                self.own.user_ns += own.user_ns;
+                self.own.sys_ns += own.sys_ns;
+                self.own.minor_faults += own.minor_faults;
+                self.own.major_faults += own.major_faults;
+            }
+            Event::ProcessEnded { own: None, .. } => self.own_lost = true,
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, thread: ThreadId, tid: i32, start: Nanos, process: ProcessId) {
+        self.threads.insert(
+            thread,
+            ThreadEntry {
+                tid,
+                start,
+                ..ThreadEntry::default()
+            },
+        );
+        if let Some(p) = self.processes.get_mut(&process) {
+            p.threads.push(thread);
+        }
+    }
+
+    fn note_peak(&mut self, process: ProcessId, tid: i32) {
+        let Some(p) = self
+            .processes
+            .get_mut(&process)
+            .filter(|p| !p.borrowed_memory)
+        else {
+            return;
+        };
+        if let Some(peak) = Status::read(tid).and_then(|s| s.peak_rss()) {
+            p.peak_rss = p.peak_rss.max(Some(peak));
+        }
+    }
+
+    fn exiting(&mut self, process: ProcessId, thread: ThreadId, tid: i32, last: bool) {
+        let Some(t) = self.threads.get_mut(&thread) else {
+            return;
+        };
+        if let Some(status) = Status::read(tid) {
+            t.name = status.name();
+            t.voluntary = status.number("voluntary_ctxt_switches:");
+            t.involuntary = status.number("nonvoluntary_ctxt_switches:");
+            if last
+                && let Some(p) = self.processes.get_mut(&process)
+                && !p.borrowed_memory
+            {
+                p.peak_rss = p.peak_rss.max(status.peak_rss());
+            }
+        }
+        // "on CPU, waiting for it, time slices" (proc_pid_schedstat, sched-stats.rst).
+        if let Ok(text) = fs::read_to_string(format!("/proc/{tid}/schedstat")) {
+            let mut numbers = text.split_ascii_whitespace().map(|n| n.parse().ok());
+            t.cpu = numbers.next().flatten();
+            t.run_queue = numbers.next().flatten();
+        }
+    }
+}
+
+impl Observer for Processes {
+    fn event(&mut self, event: &Event) {
+        self.total(event);
+        if self.depth == Depth::Totals {
+            return;
+        }
+        let full = self.depth == Depth::Full;
+        match *event {
+            Event::ProcessStarted {
+                process,
+                thread,
+                pid,
+                parent,
+                vfork,
+                at,
+            } => {
+                self.processes.insert(
+                    process,
+                    ProcessEntry {
+                        pid,
+                        parent,
+                        start: at,
+                        end: None,
+                        execs: Vec::new(),
+                        ending: None,
+                        own: None,
+                        peak_rss: None,
+                        threads: Vec::new(),
+                        borrowed_memory: vfork,
+                    },
+                );
+                self.start(thread, pid, at, process);
+            }
+            Event::ThreadStarted {
+                process,
+                thread,
+                tid,
+                at,
+            } => {
+                self.start(thread, tid, at, process);
+            }
+            Event::Execing { process, tid } if full => {
+                // Before the command's own exec it is the launcher's memory.
+                let launcher = process == ProcessId(0)
+                    && self
+                        .processes
+                        .get(&process)
+                        .is_some_and(|p| p.execs.is_empty());
+                if !launcher {
+                    self.note_peak(process, tid);
+                }
+            }
+            Event::Execed {
+                process,
+                thread,
+                pid,
+                at,
+            } => {
+                if let Some(p) = self.processes.get_mut(&process) {
+                    p.borrowed_memory = false;
+                    p.execs.push((at, executable(pid), arguments(pid)));
+                }
+                if let Some(t) = self.threads.get_mut(&thread) {
+                    t.tid = pid;
+                }
+            }
+            Event::Call(ref call) => {
+                if let Some(t) = self.threads.get_mut(&call.thread) {
+                    t.calls += 1;
+                    t.errors +=
+                        u64::from(matches!(call.outcome, crate::tracer::Outcome::Failed(_)));
+                }
+            }
+            Event::ThreadExiting {
+                process,
+                thread,
+                tid,
+                last,
+                ..
+            } if full => {
+                self.exiting(process, thread, tid, last);
+            }
+            Event::ThreadEnded { thread, at, .. } => {
+                if let Some(t) = self.threads.get_mut(&thread) {
+                    t.end = Some(at);
+                }
+            }
+            Event::ProcessEnded {
+                process,
+                ending,
+                own,
+                at,
+                ..
+            } => {
+                if let Some(p) = self.processes.get_mut(&process) {
+                    p.end = Some(at);
+                    p.ending = Some(ending);
+                    p.own = own;
+                }
+            }
+            Event::Execing { .. } | Event::ThreadExiting { .. } => {}
+        }
+    }
+}
+
+fn executable(pid: i32) -> Option<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(path.to_string_lossy().into_owned())
+}
+
+fn arguments(pid: i32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    bytes
+        .split(|&b| b == 0)
+        .map(|a| String::from_utf8_lossy(a).into_owned())
+        .collect()
+}
+
+/// /proc/TID/status (proc_pid_status(5)).
+struct Status(String);
+
+impl Status {
+    fn read(tid: i32) -> Option<Self> {
+        let bytes = fs::read(format!("/proc/{tid}/status")).ok()?;
+        Some(Self(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0
+            .lines()
+            .find_map(|l| l.strip_prefix(name))
+            .map(str::trim)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.field(name)?.split(' ').next()?.parse().ok()
+    }
+
+    fn name(&self) -> Option<String> {
+        self.field("Name:").map(str::to_owned)
+    }
+
+    fn peak_rss(&self) -> Option<u64> {
+        Some(self.number("VmHWM:")? * 1024)
+    }
+}

@@ -1,0 +1,440 @@
+//! From what the collectors saw to the record.
+
+use std::collections::HashMap;
+
+use indexmap::IndexMap;
+
+use crate::observe::{Counts, Key, ProcessEntry, Processes, Tally, ThreadEntry};
+use crate::syscall::errno::{errno_label, signal_name};
+use crate::tracer::{Ending, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
+
+use super::types::{
+    Exec, Group, Measurement, Outcome, Process, ProcessSyscall, Record, Run, Rusage, SCHEMA,
+    SyscallRow, Thread, Tool, Tree, Wall,
+};
+
+/// A finished run, seen by the tracer and its collectors.
+pub struct Observed<'a> {
+    /// What the tracer says.
+    pub traced: &'a Traced,
+    /// The tallies.
+    pub counts: &'a Counts,
+    /// The tree.
+    pub processes: &'a Processes,
+    /// What a call costs traced, ns.
+    pub cost_per_call: Option<u64>,
+}
+
+impl Record {
+    /// The record of a traced run. Groups and processes are the caller's to add.
+    pub fn of_traced(run: Run, seen: &Observed) -> Self {
+        let traced = seen.traced;
+        let rows = syscall_rows(seen.counts.tallies().map(|(k, t)| (k, t)), seen.counts);
+        let (filter, filter_reason) = match &traced.filter {
+            FilterState::Off => ("off", None),
+            FilterState::Installed => ("installed", None),
+            FilterState::Refused(why) => ("refused", Some(why.clone())),
+        };
+        let measurement = Measurement {
+            engine: "ptrace".into(),
+            times_perturbed: true,
+            stops: traced.stops,
+            cost_per_call_ns: seen.cost_per_call,
+            estimated_added_ns: seen
+                .cost_per_call
+                .map(|c| c.saturating_mul(traced.stops / 2)),
+            repaired: seen.counts.tallies().map(|(_, t)| t.repaired).sum(),
+            events_lost: 0,
+            filter: filter.into(),
+            filter_reason,
+            notes: traced.notes.clone(),
+        };
+        Self {
+            schema: SCHEMA.into(),
+            tool: tool(),
+            run,
+            outcome: outcome(traced.ending, traced.started, traced.ended),
+            rusage: traced.usage.as_ref().map(rusage),
+            tree: Some(tree(seen.processes, &rows)),
+            measurement,
+            syscalls: Some(rows),
+            groups: None,
+            processes: None,
+        }
+    }
+
+    /// The record of an untraced run.
+    pub fn of_untraced(run: Run, ran: &Ran) -> Self {
+        Self {
+            schema: SCHEMA.into(),
+            tool: tool(),
+            run,
+            outcome: outcome(ran.ending, ran.started, ran.ended),
+            rusage: ran.usage.as_ref().map(rusage),
+            tree: None,
+            measurement: Measurement {
+                engine: "none".into(),
+                filter: "off".into(),
+                ..Measurement::default()
+            },
+            syscalls: None,
+            groups: None,
+            processes: None,
+        }
+    }
+}
+
+impl Run {
+    /// A run that starts now; the label is the command's name unless given.
+    pub fn now(argv: &[std::ffi::OsString], label: Option<String>) -> Self {
+        let argv: Vec<String> = argv
+            .iter()
+            .map(|a| a.to_string_lossy().into_owned())
+            .collect();
+        let name = argv.first().map_or("", |name| base_name(name));
+        Self {
+            id: None,
+            label: label.unwrap_or_else(|| name.to_owned()),
+            cwd: std::env::current_dir()
+                .ok()
+                .map(|dir| dir.to_string_lossy().into_owned()),
+            start: format!("{:.3}", jiff::Timestamp::now()),
+            tags: IndexMap::new(),
+            argv,
+        }
+    }
+}
+
+fn tool() -> Tool {
+    Tool {
+        name: env!("CARGO_PKG_NAME").into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+fn outcome(ending: Ending, started: Nanos, ended: Nanos) -> Outcome {
+    let mut outcome = Outcome {
+        wall_ns: ended.saturating_sub(started),
+        ..Outcome::default()
+    };
+    (outcome.exit_code, outcome.signal, outcome.core_dumped) = ended_how(Some(ending));
+    outcome
+}
+
+fn ended_how(ending: Option<Ending>) -> (Option<i32>, Option<String>, bool) {
+    match ending {
+        Some(Ending::Exited(code)) => (Some(code), None, false),
+        Some(Ending::Killed { signal, core }) => {
+            (None, Some(signal_name(signal).into_owned()), core)
+        }
+        Some(Ending::Detached) | None => (None, None, false),
+    }
+}
+
+fn rusage(u: &Usage) -> Rusage {
+    Rusage {
+        user_ns: u.user_ns,
+        sys_ns: u.sys_ns,
+        ru_maxrss_bytes: u.maxrss_bytes,
+        minor_faults: u.minor_faults,
+        major_faults: u.major_faults,
+        block_in: u.block_in,
+        block_out: u.block_out,
+        voluntary_switches: u.voluntary_switches,
+        involuntary_switches: u.involuntary_switches,
+    }
+}
+
+/// Sums of what is known; `None` when any part is not.
+fn sum(parts: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
+    parts.into_iter().sum()
+}
+
+fn tree(seen: &Processes, rows: &[SyscallRow]) -> Tree {
+    let own = seen.own();
+    let each = |field: fn(&ThreadEntry) -> Option<u64>| {
+        let all = seen.threads.len() as u64 == seen.thread_count();
+        sum(seen.threads.values().map(field)).filter(|_| all)
+    };
+    Tree {
+        processes: seen.process_count(),
+        threads: seen.thread_count(),
+        user_ns: own.map(|u| u.user_ns),
+        sys_ns: own.map(|u| u.sys_ns),
+        run_queue_ns: each(|t| t.run_queue),
+        minor_faults: own.map(|u| u.minor_faults),
+        major_faults: own.map(|u| u.major_faults),
+        voluntary_switches: each(|t| t.voluntary),
+        involuntary_switches: each(|t| t.involuntary),
+        peak_rss_bytes: seen.processes.values().filter_map(|p| p.peak_rss).max(),
+        calls: rows.iter().map(|r| r.calls).sum(),
+        errors: rows.iter().map(SyscallRow::error_count).sum(),
+        unfinished: rows.iter().map(|r| r.unfinished).sum(),
+    }
+}
+
+/// Rows by syscall (and operation), whatever else the keys tell apart; most
+/// wall time first, then most calls, then by name: the order is always the same.
+pub fn syscall_rows<'a>(
+    tallies: impl Iterator<Item = (&'a Key, &'a Tally)>,
+    counts: &Counts,
+) -> Vec<SyscallRow> {
+    let mut merged: HashMap<Key, Tally> = HashMap::new();
+    for (key, tally) in tallies {
+        let key = Key {
+            process: None,
+            thread: None,
+            ..*key
+        };
+        merged.entry(key).or_default().merge(tally);
+    }
+    let mut rows: Vec<_> = merged
+        .iter()
+        .map(|(key, tally)| row(key, tally, counts))
+        .collect();
+    rows.sort_by(|a, b| {
+        let time = |r: &SyscallRow| r.wall_ns.map_or(0, |w| w.total);
+        (time(b), b.calls)
+            .cmp(&(time(a), a.calls))
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    rows
+}
+
+fn row(key: &Key, tally: &Tally, counts: &Counts) -> SyscallRow {
+    let mut name = key.sys.label().into_owned();
+    if let Some(operation) = counts.operation(key) {
+        name = format!("{name}({operation})");
+    }
+    let percentile = |p| {
+        // The histogram knows buckets; the ends are known exactly.
+        tally
+            .histogram
+            .percentile(p)
+            .unwrap_or(0)
+            .clamp(tally.min, tally.max)
+    };
+    SyscallRow {
+        name,
+        abi: key.sys.abi.name().into(),
+        number: key.sys.number,
+        calls: tally.calls,
+        errors: errors(tally),
+        restarts: tally.restarts,
+        unfinished: tally.unfinished,
+        abandoned: tally.abandoned,
+        wall_ns: (tally.timed > 0).then(|| Wall {
+            count: tally.timed,
+            total: tally.total,
+            min: tally.min,
+            max: tally.max,
+            p50: percentile(50),
+            p90: percentile(90),
+            p99: percentile(99),
+        }),
+        histogram: tally.histogram.pairs().collect(),
+    }
+}
+
+/// Errors by name, most first.
+fn errors(tally: &Tally) -> IndexMap<String, u64> {
+    let mut errors: Vec<(String, u64)> = tally
+        .errors
+        .iter()
+        .map(|&(e, n)| (errno_label(e).into_owned(), n))
+        .collect();
+    errors.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    errors.into_iter().collect()
+}
+
+impl Observed<'_> {
+    /// One group a process, when tallies were kept so.
+    pub fn by_process(&self) -> Vec<Group> {
+        self.group(
+            |key| key.process,
+            |process, _| {
+                let entry = self.processes.processes.get(&process);
+                Group {
+                    name: entry.map_or_else(|| "?".into(), |p| self.name(p)),
+                    pid: entry.map(|p| p.pid),
+                    ..Group::default()
+                }
+            },
+        )
+    }
+
+    /// One group a thread, when tallies were kept so.
+    pub fn by_thread(&self) -> Vec<Group> {
+        self.group(
+            |key| Some((key.process?, key.thread?)),
+            |(process, thread), _| {
+                let entry = self.processes.processes.get(&process);
+                let thread = self.processes.threads.get(&thread);
+                let file = entry.map_or_else(|| "?".into(), |p| self.name(p));
+                let name = match thread.and_then(|t| t.name.as_deref()) {
+                    Some(name) if !file.starts_with(name) => format!("{file}: {name}"),
+                    _ => file,
+                };
+                Group {
+                    name,
+                    pid: entry.map(|p| p.pid),
+                    tid: thread.map(|t| t.tid),
+                    ..Group::default()
+                }
+            },
+        )
+    }
+
+    /// One group an executable: a process belongs to the last it executed.
+    pub fn by_executable(&self) -> Vec<Group> {
+        self.group(
+            |key| {
+                let p = self.processes.processes.get(&key.process?)?;
+                Some(self.file(p).unwrap_or("?"))
+            },
+            |file, _| Group {
+                name: base_name(file).to_owned(),
+                ..Group::default()
+            },
+        )
+    }
+
+    fn group<K: Eq + std::hash::Hash + Copy>(
+        &self,
+        key_of: impl Fn(&Key) -> Option<K>,
+        describe: impl Fn(K, &[SyscallRow]) -> Group,
+    ) -> Vec<Group> {
+        let mut parts: IndexMap<K, Vec<(&Key, &Tally)>> = IndexMap::new();
+        for (key, tally) in self.counts.tallies() {
+            if let Some(part) = key_of(key) {
+                parts.entry(part).or_default().push((key, tally));
+            }
+        }
+        let mut groups: Vec<Group> = parts
+            .into_iter()
+            .map(|(part, tallies)| {
+                let syscalls = syscall_rows(tallies.into_iter(), self.counts);
+                Group {
+                    syscalls,
+                    ..describe(part, &[])
+                }
+            })
+            .collect();
+        let time = |g: &Group| -> u64 {
+            g.syscalls
+                .iter()
+                .filter_map(|r| r.wall_ns)
+                .map(|w| w.total)
+                .sum()
+        };
+        groups.sort_by(|a, b| {
+            time(b)
+                .cmp(&time(a))
+                .then_with(|| (&a.name, a.pid, a.tid).cmp(&(&b.name, b.pid, b.tid)))
+        });
+        groups
+    }
+
+    /// The file that a process runs: its own last exec, or its parent's.
+    fn file<'p>(&'p self, mut entry: &'p ProcessEntry) -> Option<&'p str> {
+        // A parent started earlier, so this ends.
+        loop {
+            if let Some((_, file, argv)) = entry.execs.last() {
+                return file.as_deref().or(argv.first().map(String::as_str));
+            }
+            entry = self.processes.processes.get(&entry.parent?)?;
+        }
+    }
+
+    fn name(&self, entry: &ProcessEntry) -> String {
+        base_name(self.file(entry).unwrap_or("?")).to_owned()
+    }
+
+    /// The processes of the record, with their own calls.
+    pub fn process_list(&self) -> Vec<Process> {
+        let mut calls: HashMap<ProcessId, Vec<(&Key, &Tally)>> = HashMap::new();
+        for (key, tally) in self.counts.tallies() {
+            if let Some(process) = key.process {
+                calls.entry(process).or_default().push((key, tally));
+            }
+        }
+        let since = |at: Nanos| at.saturating_sub(self.traced.started);
+        self.processes
+            .processes
+            .iter()
+            .map(|(id, p)| {
+                let (exit_code, signal, _) = ended_how(p.ending);
+                let threads: Vec<&ThreadEntry> = p
+                    .threads
+                    .iter()
+                    .filter_map(|t| self.processes.threads.get(t))
+                    .collect();
+                let each =
+                    |field: fn(&ThreadEntry) -> Option<u64>| sum(threads.iter().map(|t| field(t)));
+                let rows = syscall_rows(
+                    calls.remove(id).unwrap_or_default().into_iter(),
+                    self.counts,
+                );
+                Process {
+                    id: u64::from(id.0),
+                    pid: p.pid,
+                    parent: p.parent.map(|p| u64::from(p.0)),
+                    start_ns: since(p.start),
+                    end_ns: p.end.map(since),
+                    execs: p
+                        .execs
+                        .iter()
+                        .map(|(at, exe, argv)| Exec {
+                            at_ns: since(*at),
+                            exe: exe.clone(),
+                            argv: argv.clone(),
+                        })
+                        .collect(),
+                    exit_code,
+                    signal,
+                    user_ns: p.own.map(|u| u.user_ns),
+                    sys_ns: p.own.map(|u| u.sys_ns),
+                    run_queue_ns: each(|t| t.run_queue),
+                    minor_faults: p.own.map(|u| u.minor_faults),
+                    major_faults: p.own.map(|u| u.major_faults),
+                    voluntary_switches: each(|t| t.voluntary),
+                    involuntary_switches: each(|t| t.involuntary),
+                    peak_rss_bytes: p.peak_rss,
+                    threads: threads
+                        .iter()
+                        .map(|t| Thread {
+                            tid: t.tid,
+                            name: t.name.clone(),
+                            start_ns: since(t.start),
+                            end_ns: t.end.map(since),
+                            calls: t.calls,
+                            errors: t.errors,
+                            cpu_ns: t.cpu,
+                            run_queue_ns: t.run_queue,
+                        })
+                        .collect(),
+                    syscalls: rows.into_iter().map(process_syscall).collect(),
+                }
+            })
+            .collect()
+    }
+}
+
+fn process_syscall(row: SyscallRow) -> ProcessSyscall {
+    ProcessSyscall {
+        name: row.name,
+        abi: row.abi,
+        calls: row.calls,
+        errors: row.errors,
+        restarts: row.restarts,
+        unfinished: row.unfinished,
+        wall_ns: row.wall_ns.map_or(0, |w| w.total),
+    }
+}
+
+fn base_name(path: &str) -> &str {
+    path.trim_end_matches(" (deleted)")
+        .rsplit('/')
+        .next()
+        .unwrap_or(path)
+}

@@ -1,0 +1,324 @@
+//! The one record of a run: what `record.json` holds.
+//!
+//! Units stand in the names (`_ns`, `_bytes`). `null` means unknown, an absent
+//! part means that it was not asked for; neither is ever written as 0.
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+/// The schema this version writes; a reader accepts any minor of major 1.
+pub const SCHEMA: &str = "coldtrace.record/1";
+
+/// One run of one command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Record {
+    /// Always [`SCHEMA`] when written by this version.
+    pub schema: String,
+    /// What wrote the record.
+    pub tool: Tool,
+    /// What was run.
+    pub run: Run,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Of the root process and the descendants it waited for, from wait4(2).
+    pub rusage: Option<Rusage>,
+    /// Of every process of the tree, each counted once.
+    pub tree: Option<Tree>,
+    /// How the numbers were taken, and what that cost.
+    pub measurement: Measurement,
+    /// One row a syscall, most wall time first. Absent when nothing was traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syscalls: Option<Vec<SyscallRow>>,
+    /// The same rows by process, thread or executable, when `--by` asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<Group>>,
+    /// One entry a process, in order of start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<Process>>,
+}
+
+/// The program that wrote a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    /// `coldtrace`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// What was run, where and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The name of the run directory; null where there is none.
+    pub id: Option<String>,
+    /// `--label`, or the command's name.
+    pub label: String,
+    /// The command and its arguments (invalid UTF-8 replaced).
+    pub argv: Vec<String>,
+    /// The directory it was started in.
+    pub cwd: Option<String>,
+    /// Start in UTC, RFC 3339.
+    pub start: String,
+    /// `--tag k=v`.
+    #[serde(default)]
+    pub tags: IndexMap<String, String>,
+}
+
+/// How the command ended. Exactly one of `exit_code` and `signal` is set,
+/// except when the end was never seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Exit status, when it exited.
+    pub exit_code: Option<i32>,
+    /// Name of the signal that killed it (`SIGSEGV`, `SIGRT_3`).
+    pub signal: Option<String>,
+    /// Whether the kernel says that it dumped core.
+    pub core_dumped: bool,
+    /// From the exec that started the command to the end of the root process.
+    pub wall_ns: u64,
+    /// Bytes written to standard output; null where they were not counted.
+    pub stdout_bytes: Option<u64>,
+    /// Bytes written to standard error; null where they were not counted.
+    pub stderr_bytes: Option<u64>,
+}
+
+/// getrusage(2) of the root and of the children it waited for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rusage {
+    /// CPU time in user mode.
+    pub user_ns: u64,
+    /// CPU time in the kernel.
+    pub sys_ns: u64,
+    /// `ru_maxrss`: of the largest process, and never less than what the
+    /// launcher had when it forked.
+    pub ru_maxrss_bytes: u64,
+    /// Page faults served without I/O.
+    pub minor_faults: u64,
+    /// Page faults that needed I/O.
+    pub major_faults: u64,
+    /// `ru_inblock`, in units of 512 bytes.
+    pub block_in: u64,
+    /// `ru_oublock`, in units of 512 bytes.
+    pub block_out: u64,
+    /// Switches because the process waited.
+    pub voluntary_switches: u64,
+    /// Switches because its time slice ended.
+    pub involuntary_switches: u64,
+}
+
+/// Totals over every process of the tree, also those nobody waited for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tree {
+    /// Processes seen.
+    pub processes: u64,
+    /// Threads seen, the first of each process included.
+    pub threads: u64,
+    /// CPU time in user mode.
+    pub user_ns: Option<u64>,
+    /// CPU time in the kernel.
+    pub sys_ns: Option<u64>,
+    /// Time spent runnable but waiting for a CPU.
+    pub run_queue_ns: Option<u64>,
+    /// Page faults served without I/O.
+    pub minor_faults: Option<u64>,
+    /// Page faults that needed I/O.
+    pub major_faults: Option<u64>,
+    /// Switches because a thread waited.
+    pub voluntary_switches: Option<u64>,
+    /// Switches because a time slice ended.
+    pub involuntary_switches: Option<u64>,
+    /// Largest resident set of any one process (`VmHWM`).
+    pub peak_rss_bytes: Option<u64>,
+    /// Calls made.
+    pub calls: u64,
+    /// Calls that returned an error.
+    pub errors: u64,
+    /// Calls that never returned.
+    pub unfinished: u64,
+}
+
+/// How the numbers were taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// `ptrace`, or `none` for `--no-trace`.
+    pub engine: String,
+    /// Whether tracing slowed what the times describe.
+    pub times_perturbed: bool,
+    /// Stops served.
+    pub stops: u64,
+    /// What two stops add to a call on this machine, measured in this run.
+    pub cost_per_call_ns: Option<u64>,
+    /// `cost_per_call_ns` times the calls that stopped.
+    pub estimated_added_ns: Option<u64>,
+    /// Calls re-issued because only tracing made them end in EINTR.
+    pub repaired: u64,
+    /// Events known to be missing; 0 unless something went wrong.
+    pub events_lost: u64,
+    /// `off`; `installed`: calls not asked for ran at full speed;
+    /// `refused`: they stopped too, for the reason in `filter_reason`.
+    pub filter: String,
+    /// Why a filter was refused, or not used for some processes.
+    pub filter_reason: Option<String>,
+    /// What a reader should know: refused privileges, unknown events, ...
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The tally of one syscall of one ABI.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyscallRow {
+    /// Name in the ABI's own table, `syscall_0x1d9` where it has none; with
+    /// `--split`, the operation follows in parentheses: `futex(WAIT)`.
+    pub name: String,
+    /// `x86_64`, `i386`, `x32`, `aarch64`, `arm`.
+    pub abi: String,
+    /// Number in that ABI's table (the x32 bit removed); -1 is kept.
+    pub number: i64,
+    /// Calls entered.
+    pub calls: u64,
+    /// Errors by errno name.
+    pub errors: IndexMap<String, u64>,
+    /// Times the kernel re-issued an interrupted call.
+    pub restarts: u64,
+    /// Calls that never returned (killed, cut off by exec or exit_group).
+    pub unfinished: u64,
+    /// Interrupted calls whose handler jumped away.
+    pub abandoned: u64,
+    /// Wall time inside; null when no call of it returned.
+    pub wall_ns: Option<Wall>,
+    /// Pairs of (lower bound in ns, calls), ascending; see `Histogram`.
+    pub histogram: Vec<(u64, u64)>,
+}
+
+impl SyscallRow {
+    /// Calls that returned an error.
+    pub fn error_count(&self) -> u64 {
+        self.errors.values().sum()
+    }
+}
+
+/// Wall time inside a syscall. Sums over threads exceed real time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wall {
+    /// Calls that were timed.
+    pub count: u64,
+    /// Sum.
+    pub total: u64,
+    /// Shortest.
+    pub min: u64,
+    /// Longest.
+    pub max: u64,
+    /// Median, from the histogram.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+}
+
+/// Rows of one process, thread or executable.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// What the group is called: the executable, and the thread's name.
+    pub name: String,
+    /// Process, for `--by process` and `--by thread`.
+    pub pid: Option<i32>,
+    /// Thread, for `--by thread`.
+    pub tid: Option<i32>,
+    /// Its rows, most wall time first.
+    pub syscalls: Vec<SyscallRow>,
+}
+
+/// One process of the tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Our own id, from 0: pids repeat.
+    pub id: u64,
+    /// Process id, as the tracer sees it.
+    pub pid: i32,
+    /// `id` of the process that created it; null for the root.
+    pub parent: Option<u64>,
+    /// Start, since the run's start.
+    pub start_ns: u64,
+    /// End, since the run's start; null when it was not seen.
+    pub end_ns: Option<u64>,
+    /// Exec chain, in order; empty for a fork that never execs.
+    pub execs: Vec<Exec>,
+    /// Exit status, when it exited.
+    pub exit_code: Option<i32>,
+    /// Name of the signal that killed it.
+    pub signal: Option<String>,
+    /// Its own CPU time in user mode, without its children's.
+    pub user_ns: Option<u64>,
+    /// Its own CPU time in the kernel.
+    pub sys_ns: Option<u64>,
+    /// Time its threads spent runnable but waiting for a CPU.
+    pub run_queue_ns: Option<u64>,
+    /// Its own page faults served without I/O.
+    pub minor_faults: Option<u64>,
+    /// Its own page faults that needed I/O.
+    pub major_faults: Option<u64>,
+    /// Its threads' voluntary switches.
+    pub voluntary_switches: Option<u64>,
+    /// Its threads' involuntary switches.
+    pub involuntary_switches: Option<u64>,
+    /// Largest resident set of any of its images; null for a vfork child that
+    /// never execs (the memory is its parent's).
+    pub peak_rss_bytes: Option<u64>,
+    /// Its threads, the first included.
+    pub threads: Vec<Thread>,
+    /// Its calls.
+    pub syscalls: Vec<ProcessSyscall>,
+}
+
+/// One image of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    /// When, since the run's start.
+    pub at_ns: u64,
+    /// The file, from /proc/PID/exe.
+    pub exe: Option<String>,
+    /// Its arguments (invalid UTF-8 replaced), from /proc/PID/cmdline.
+    pub argv: Vec<String>,
+}
+
+/// One thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// Thread id, as the tracer sees it.
+    pub tid: i32,
+    /// Name at its end.
+    pub name: Option<String>,
+    /// Start, since the run's start.
+    pub start_ns: u64,
+    /// End, since the run's start; null when it was not seen.
+    pub end_ns: Option<u64>,
+    /// Calls entered.
+    pub calls: u64,
+    /// Calls that returned an error.
+    pub errors: u64,
+    /// CPU time.
+    pub cpu_ns: Option<u64>,
+    /// Time spent runnable but waiting for a CPU.
+    pub run_queue_ns: Option<u64>,
+}
+
+/// The tally of one syscall in one process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessSyscall {
+    /// As in [`SyscallRow`].
+    pub name: String,
+    /// As in [`SyscallRow`].
+    pub abi: String,
+    /// Calls entered.
+    pub calls: u64,
+    /// Errors by errno name.
+    pub errors: IndexMap<String, u64>,
+    /// Times the kernel re-issued an interrupted call.
+    pub restarts: u64,
+    /// Calls that never returned.
+    pub unfinished: u64,
+    /// Sum of wall time inside.
+    pub wall_ns: u64,
+}

@@ -1,0 +1,29 @@
+//! A record as text: the `count` table, its lines below, and `show`.
+//!
+//! Everything here is a function from a record to a string; where it goes,
+//! and how wide the terminal is, is the caller's business. Three rules hold
+//! for all of it: no line is wider than asked (from some 45 columns on, and
+//! unless columns were asked for that do not fit), no cell of a table is
+//! blank, and nothing out of a record reaches a terminal unescaped.
+
+mod columns;
+mod footer;
+mod grid;
+mod show;
+mod table;
+mod text;
+mod tree;
+mod units;
+
+#[cfg(test)]
+mod tests;
+
+pub use columns::{Column, SortKey, UnknownWord};
+pub use footer::footer;
+pub use show::{processes, show, summary};
+pub use table::{TableOptions, count, groups, native_abi, table};
+pub use text::{command_line, display_width, escape, quote, shorten_middle};
+pub use units::{bytes, counted, time};
+
+/// The width to use where there is no terminal.
+pub const DEFAULT_WIDTH: usize = 80;

@@ -1,0 +1,126 @@
+//! aarch64, with 32-bit arm programs under it.
+
+use crate::syscall::{Abi, Sys};
+
+use super::super::stop::Entry;
+
+/// The register set of a 64-bit tracee (NT_PRSTATUS).
+pub type Native = libc::user_regs_struct;
+
+/// Length of what PTRACE_GETREGSET returns for a 32-bit tracee: 18 words.
+const COMPAT_SIZE: usize = 18 * 4;
+
+/// The registers of a stopped tracee.
+#[derive(Debug, Clone, Copy)]
+pub enum Registers {
+    /// Of a 64-bit tracee; what is written back.
+    Native(Native),
+    /// Of a 32-bit tracee: r0 to r15, cpsr, orig_r0.
+    Compat([u32; 18]),
+}
+
+impl Registers {
+    /// From what PTRACE_GETREGSET returned, whose length tells the kind.
+    pub fn from_set(native: Native, length: usize) -> Option<Self> {
+        if length == size_of::<Native>() {
+            return Some(Self::Native(native));
+        }
+        if length != COMPAT_SIZE {
+            return None;
+        }
+        let mut words = [0; 18];
+        for (i, word) in words.iter_mut().enumerate() {
+            let both = native.regs.get(i / 2).copied().unwrap_or(0);
+            *word = (both >> (32 * (i % 2))) as u32;
+        }
+        Some(Self::Compat(words))
+    }
+
+    /// Instruction pointer.
+    pub fn ip(&self) -> u64 {
+        match self {
+            Self::Native(r) => r.pc,
+            Self::Compat(r) => r[15].into(),
+        }
+    }
+
+    /// Stack pointer.
+    pub fn sp(&self) -> u64 {
+        match self {
+            Self::Native(r) => r.sp,
+            Self::Compat(r) => r[13].into(),
+        }
+    }
+
+    /// The call of an entry stop. x0 still holds the first argument here; at
+    /// the exit stop it does not, and x8 may have been changed.
+    pub fn entry(&self, _before: [u8; 2]) -> Entry {
+        let (sys, args) = match self {
+            Self::Native(r) => (
+                Sys {
+                    abi: Abi::Aarch64,
+                    number: i64::from(r.regs[8] as i32),
+                },
+                [
+                    r.regs[0], r.regs[1], r.regs[2], r.regs[3], r.regs[4], r.regs[5],
+                ],
+            ),
+            Self::Compat(r) => (
+                Sys {
+                    abi: Abi::Arm,
+                    number: i64::from(r[7] as i32),
+                },
+                [r[0], r[1], r[2], r[3], r[4], r[5]].map(u64::from),
+            ),
+        };
+        Entry {
+            sys,
+            args,
+            ip: self.ip(),
+            sp: self.sp(),
+        }
+    }
+
+    /// The value of an exit stop.
+    pub fn value(&self) -> i64 {
+        match self {
+            Self::Native(r) => r.regs[0] as i64,
+            Self::Compat(r) => i64::from(r[0] as i32),
+        }
+    }
+
+    /// Makes a 64-bit tracee issue `entry` again when it is resumed.
+    pub fn reissue(&mut self, entry: &Entry) {
+        if let Self::Native(r) = self {
+            r.pc = entry.ip.wrapping_sub(4);
+            r.regs[8] = entry.sys.number as u64;
+        }
+        self.set_arguments(&entry.args);
+    }
+
+    /// Makes the call that `entry` was return `value`.
+    pub fn finish(&mut self, entry: &Entry, value: i64) {
+        self.set_arguments(&entry.args);
+        if let Self::Native(r) = self {
+            r.pc = entry.ip;
+            r.regs[0] = value as u64;
+        }
+    }
+
+    /// Makes the call of an entry stop be skipped and return `value`. The
+    /// number in x8 is not what the kernel looks at any more; -1 there is
+    /// taken by kernels that re-read it (NT_ARM_SYSTEM_CALL).
+    pub fn skip(&mut self, value: i64) {
+        if let Self::Native(r) = self {
+            r.regs[8] = u64::MAX;
+            r.regs[0] = value as u64;
+        }
+    }
+
+    /// Sets all arguments.
+    pub fn set_arguments(&mut self, args: &[u64; 6]) {
+        if let Self::Native(r) = self {
+            r.regs[..6].copy_from_slice(args);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What happened to the program: the only thing collectors are told.
+
+use crate::syscall::{CallSet, Sys};
+
+/// Nanoseconds on `CLOCK_MONOTONIC`.
+pub type Nanos = u64;
+
+/// A process of the tree, by an id of our own: pids repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessId(pub u32);
+
+/// A thread of the tree, by an id of our own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ThreadId(pub u32);
+
+/// One call: the program asked the kernel once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// The process that made it.
+    pub process: ProcessId,
+    /// The thread that made it.
+    pub thread: ThreadId,
+    /// What it asked for.
+    pub sys: Sys,
+    /// The arguments as registers hold them.
+    pub args: [u64; 6],
+    /// When the entry stop was resumed; `None` for a call entered before attach.
+    pub entered: Option<Nanos>,
+    /// When the exit stop was reported; `None` for a call that never returned.
+    pub left: Option<Nanos>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How often the kernel re-issued it after an interruption.
+    pub restarts: u32,
+    /// How often the tracer re-issued it because only tracing interrupted it.
+    pub repaired: u32,
+}
+
+impl Call {
+    /// Wall time inside, in ns; `None` where it never returned.
+    pub fn wall(&self) -> Option<u64> {
+        Some(self.left?.saturating_sub(self.entered?))
+    }
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It returned this value.
+    Returned(i64),
+    /// It returned an error: the errno, 1..=4095.
+    Failed(i32),
+    /// Cut off: killed, or ended by another thread's exec or exit_group, or by
+    /// the end of tracing.
+    Unfinished,
+    /// A signal handler that had interrupted it jumped away.
+    Abandoned,
+    /// exit and exit_group: not meant to return.
+    NoReturn,
+}
+
+/// How a process or thread ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It exited with this status.
+    Exited(i32),
+    /// It was killed.
+    Killed {
+        /// By this signal.
+        signal: i32,
+        /// Whether it dumped core.
+        core: bool,
+    },
+    /// It went on without the tracer.
+    Detached,
+}
+
+/// CPU time, faults and I/O of a process, read while it is a zombie.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time in user mode, ns.
+    pub user_ns: u64,
+    /// CPU time in the kernel, ns.
+    pub sys_ns: u64,
+    /// `ru_maxrss`, bytes.
+    pub maxrss_bytes: u64,
+    /// Page faults without I/O.
+    pub minor_faults: u64,
+    /// Page faults with I/O.
+    pub major_faults: u64,
+    /// `ru_inblock`, 512-byte units.
+    pub block_in: u64,
+    /// `ru_oublock`, 512-byte units.
+    pub block_out: u64,
+    /// Voluntary context switches.
+    pub voluntary_switches: u64,
+    /// Involuntary context switches.
+    pub involuntary_switches: u64,
+}
+
+/// An event. The task it speaks of is still stopped when collectors get it
+/// (but for the endings), so /proc shows it as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A process began; its first thread with it.
+    ProcessStarted {
+        /// The process.
+        process: ProcessId,
+        /// Its first thread.
+        thread: ThreadId,
+        /// Its pid.
+        pid: i32,
+        /// Who created it; `None` for the root or where it could not be told.
+        parent: Option<ProcessId>,
+        /// Whether it shares its parent's memory until it execs (vfork).
+        vfork: bool,
+        /// When.
+        at: Nanos,
+    },
+    /// A further thread began.
+    ThreadStarted {
+        /// Its process.
+        process: ProcessId,
+        /// The thread.
+        thread: ThreadId,
+        /// Its tid.
+        tid: i32,
+        /// When.
+        at: Nanos,
+    },
+    /// A process is about to exec: /proc still shows the old image.
+    Execing {
+        /// The process.
+        process: ProcessId,
+        /// The thread that calls execve.
+        tid: i32,
+    },
+    /// A process has a new image. A thread that is not the leader takes the
+    /// leader's tid; all others have ended.
+    Execed {
+        /// The process.
+        process: ProcessId,
+        /// The thread that called execve.
+        thread: ThreadId,
+        /// Its pid, which is that thread's tid from now on.
+        pid: i32,
+        /// When.
+        at: Nanos,
+    },
+    /// A call ended (or will never).
+    Call(Call),
+    /// A thread is at its exit stop: memory map and status are still there.
+    ThreadExiting {
+        /// Its process.
+        process: ProcessId,
+        /// The thread.
+        thread: ThreadId,
+        /// Its tid.
+        tid: i32,
+        /// Whether it is the last live thread of its process.
+        last: bool,
+        /// When.
+        at: Nanos,
+    },
+    /// A thread is gone.
+    ThreadEnded {
+        /// Its process.
+        process: ProcessId,
+        /// The thread.
+        thread: ThreadId,
+        /// When.
+        at: Nanos,
+    },
+    /// A process is gone.
+    ProcessEnded {
+        /// The process.
+        process: ProcessId,
+        /// How.
+        ending: Ending,
+        /// Its own, without its children's; `None` where it could not be read.
+        own: Option<Usage>,
+        /// With the children it waited for, from wait4; switches and block I/O too.
+        waited: Option<Usage>,
+        /// When.
+        at: Nanos,
+    },
+}
+
+/// A collector.
+pub trait Observer {
+    /// The calls it must be told of, whatever the user selected.
+    fn needs(&self) -> CallSet {
+        CallSet::none()
+    }
+
+    /// Takes one event.
+    fn event(&mut self, event: &Event);
+}

@@ -1,0 +1,401 @@
+//! The system calls of the tracer, each as one small function. Nothing is
+//! decided here. Errors are the kernel's own; ESRCH means that the task is
+//! dying and that its end will be reported.
+
+use std::io;
+
+use crate::syscall::{Abi, Sys};
+
+use super::arch::{NATIVE_SIZE, Native, Registers};
+use super::event::{Nanos, Usage};
+use super::stop::{Disposition, Entry};
+
+/// What a syscall stop is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The call enters.
+    Entry(Entry),
+    /// The call returns.
+    Exit {
+        /// The value.
+        value: i64,
+        /// Instruction pointer.
+        ip: u64,
+        /// Stack pointer.
+        sp: u64,
+    },
+    /// The kernel calls it no syscall stop, or an architecture is not known.
+    Neither,
+}
+
+/// One report of wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Waited {
+    /// Which task.
+    pub tid: i32,
+    /// Raw status.
+    pub status: i32,
+    /// When wait returned.
+    pub at: Nanos,
+    /// A dead process's own usage.
+    pub own: Option<Usage>,
+    /// The same with the children it waited for.
+    pub waited: Option<Usage>,
+}
+
+/// Now, on `CLOCK_MONOTONIC`, ns.
+pub fn now() -> Nanos {
+    clock(libc::CLOCK_MONOTONIC).unwrap_or(0)
+}
+
+fn clock(id: libc::clockid_t) -> Option<Nanos> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec for the kernel to fill.
+    let result = unsafe { libc::clock_gettime(id, &raw mut time) };
+    (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// ptrace(2) with raw arguments.
+///
+/// # Safety
+/// `addr` and `data` must be what the request documents.
+unsafe fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
+    // SAFETY: as the caller vouches; the raw call returns -1 only on error for
+    // the requests used here (PEEK goes through memory, see `read_word`).
+    let result =
+        unsafe { libc::syscall(libc::SYS_ptrace, request as usize, tid as usize, addr, data) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// PTRACE_SEIZE with these options.
+pub fn seize(tid: i32, options: i32) -> io::Result<()> {
+    // SAFETY: SEIZE takes no address and its options by value.
+    unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize) }.map(drop)
+}
+
+/// PTRACE_INTERRUPT.
+pub fn interrupt(tid: i32) -> io::Result<()> {
+    // SAFETY: INTERRUPT takes no arguments.
+    unsafe { ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) }.map(drop)
+}
+
+/// PTRACE_SYSCALL, delivering `signal` unless it is 0.
+pub fn resume_to_syscall(tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: the signal is passed by value.
+    unsafe { ptrace(libc::PTRACE_SYSCALL, tid, 0, signal as usize) }.map(drop)
+}
+
+/// PTRACE_CONT, delivering `signal` unless it is 0.
+pub fn resume(tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: the signal is passed by value.
+    unsafe { ptrace(libc::PTRACE_CONT, tid, 0, signal as usize) }.map(drop)
+}
+
+/// PTRACE_LISTEN (Linux 3.4).
+pub fn listen(tid: i32) -> io::Result<()> {
+    // SAFETY: LISTEN takes no arguments.
+    unsafe { ptrace(libc::PTRACE_LISTEN, tid, 0, 0) }.map(drop)
+}
+
+/// PTRACE_DETACH, delivering `signal` unless it is 0.
+pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: the signal is passed by value.
+    unsafe { ptrace(libc::PTRACE_DETACH, tid, 0, signal as usize) }.map(drop)
+}
+
+/// PTRACE_GETEVENTMSG.
+pub fn event_message(tid: i32) -> io::Result<u64> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: the kernel writes one unsigned long.
+    unsafe { ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr()) }?;
+    Ok(message)
+}
+
+/// Who sent the signal of a signal-delivery-stop: (`si_code`, `si_pid`).
+pub fn signal_sender(tid: i32) -> io::Result<(i32, i32)> {
+    // SAFETY: all-zero bytes are a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one siginfo_t.
+    unsafe { ptrace(libc::PTRACE_GETSIGINFO, tid, 0, (&raw mut info).addr()) }?;
+    // SAFETY: si_pid lies within the union whatever the kind of signal; for
+    // kinds that have none it is some other number, and `si_code` tells.
+    Ok((info.si_code, unsafe { info.si_pid() }))
+}
+
+/// PTRACE_GET_SYSCALL_INFO (Linux 5.3): which side a syscall stop is, and the call.
+pub fn syscall_info(tid: i32) -> io::Result<Side> {
+    // SAFETY: all-zero bytes are a valid ptrace_syscall_info.
+    let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::ptrace_syscall_info>();
+    // SAFETY: the kernel writes at most `size` bytes.
+    unsafe {
+        ptrace(
+            libc::PTRACE_GET_SYSCALL_INFO,
+            tid,
+            size,
+            (&raw mut info).addr(),
+        )
+    }?;
+    let (ip, sp) = (info.instruction_pointer, info.stack_pointer);
+    let entry = |number: u64, args: [u64; 6]| {
+        Abi::from_audit(info.arch, number).map_or(Side::Neither, |(abi, number)| {
+            Side::Entry(Entry {
+                sys: Sys { abi, number },
+                args,
+                ip,
+                sp,
+            })
+        })
+    };
+    Ok(match info.op {
+        libc::PTRACE_SYSCALL_INFO_ENTRY => {
+            // SAFETY: `op` says that the union holds `entry`.
+            let e = unsafe { info.u.entry };
+            entry(e.nr, e.args)
+        }
+        libc::PTRACE_SYSCALL_INFO_SECCOMP => {
+            // SAFETY: `op` says that the union holds `seccomp`.
+            let e = unsafe { info.u.seccomp };
+            entry(e.nr, e.args)
+        }
+        libc::PTRACE_SYSCALL_INFO_EXIT => {
+            // SAFETY: `op` says that the union holds `exit`.
+            let value = unsafe { info.u.exit }.sval;
+            Side::Exit { value, ip, sp }
+        }
+        _ => Side::Neither,
+    })
+}
+
+/// The register set of a stopped tracee (PTRACE_GETREGSET, NT_PRSTATUS).
+pub fn registers(tid: i32) -> io::Result<Registers> {
+    // SAFETY: all-zero bytes are a valid register set.
+    let mut native: Native = unsafe { std::mem::zeroed() };
+    let mut set = libc::iovec {
+        iov_base: (&raw mut native).cast(),
+        iov_len: NATIVE_SIZE,
+    };
+    // SAFETY: the kernel writes at most `iov_len` bytes at `iov_base` and the
+    // length it wrote into `set`.
+    unsafe {
+        ptrace(
+            libc::PTRACE_GETREGSET,
+            tid,
+            libc::NT_PRSTATUS as usize,
+            (&raw mut set).addr(),
+        )
+    }?;
+    Registers::from_set(native, set.iov_len)
+        .ok_or_else(|| io::Error::other(format!("unknown register set of {} bytes", set.iov_len)))
+}
+
+/// Writes the registers of a stopped 64-bit tracee.
+pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
+    let Registers::Native(native) = registers else {
+        return Err(io::Error::from(io::ErrorKind::Unsupported));
+    };
+    let mut native = *native;
+    let mut set = libc::iovec {
+        iov_base: (&raw mut native).cast(),
+        iov_len: NATIVE_SIZE,
+    };
+    // SAFETY: the kernel reads `iov_len` bytes at `iov_base`.
+    unsafe {
+        ptrace(
+            libc::PTRACE_SETREGSET,
+            tid,
+            libc::NT_PRSTATUS as usize,
+            (&raw mut set).addr(),
+        )
+    }
+    .map(drop)
+}
+
+/// The same answer as [`syscall_info`] on kernels before 5.3, where only the
+/// order of stops tells the sides apart: `inside` says that a call is in flight.
+pub fn syscall_registers(tid: i32, inside: bool) -> io::Result<Side> {
+    let registers = registers(tid)?;
+    if inside {
+        return Ok(Side::Exit {
+            value: registers.value(),
+            ip: registers.ip(),
+            sp: registers.sp(),
+        });
+    }
+    let mut before = [0; 2];
+    if matches!(registers, Registers::Native(_)) && cfg!(target_arch = "x86_64") {
+        // Unreadable code (execute-only) leaves it at the 64-bit instruction.
+        let _ = super::memory::read(tid, registers.ip().wrapping_sub(2), &mut before);
+    }
+    Ok(Side::Entry(registers.entry(before)))
+}
+
+/// Waits for any child or tracee. `peek`: some task may be a zombie, whose
+/// usage is read before it is reaped. `None`: nothing to report now (only when
+/// not blocking). EINTR and ECHILD are the caller's to judge.
+pub fn wait(block: bool, peek: bool) -> io::Result<Option<Waited>> {
+    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    if peek {
+        look_and_wait(libc::P_ALL, 0, flags)
+    } else {
+        wait4(-1, flags, false)
+    }
+}
+
+/// Waits for child `pid`, whose usage is read before it is reaped. A child that
+/// is traced reports its stops too.
+pub fn wait_for(pid: i32) -> io::Result<Option<Waited>> {
+    look_and_wait(libc::P_PID, pid, libc::__WALL)
+}
+
+fn look_and_wait(kind: libc::idtype_t, id: i32, flags: i32) -> io::Result<Option<Waited>> {
+    // SAFETY: all-zero bytes are a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let look = flags | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
+    // SAFETY: the kernel writes one siginfo_t.
+    if unsafe { libc::waitid(kind, id as libc::id_t, &raw mut info, look) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: waitid fills in si_pid; with WNOHANG and nothing to report it
+    // stays 0.
+    let tid = unsafe { info.si_pid() };
+    if tid == 0 {
+        return Ok(None);
+    }
+    let dead = matches!(
+        info.si_code,
+        libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED
+    );
+    let own = if dead { own_usage(tid) } else { None };
+    // The task that was peeked at may have gone on (SIGKILL): never block here.
+    let waited = wait4(tid, libc::__WALL | libc::WNOHANG, dead)?;
+    Ok(waited.map(|w| Waited { own, ..w }))
+}
+
+fn wait4(tid: i32, flags: i32, usage: bool) -> io::Result<Option<Waited>> {
+    let mut status = 0;
+    // SAFETY: all-zero bytes are a valid rusage.
+    let mut rusage: libc::rusage = unsafe { std::mem::zeroed() };
+    let into = if usage {
+        &raw mut rusage
+    } else {
+        std::ptr::null_mut()
+    };
+    // SAFETY: the kernel writes a status and, where asked for, one rusage.
+    let tid = unsafe { libc::wait4(tid, &raw mut status, flags, into) };
+    match tid {
+        0 => Ok(None),
+        1.. => Ok(Some(Waited {
+            tid,
+            status,
+            at: now(),
+            own: None,
+            waited: usage.then(|| from_rusage(&rusage)),
+        })),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn from_rusage(r: &libc::rusage) -> Usage {
+    let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000;
+    Usage {
+        user_ns: ns(r.ru_utime),
+        sys_ns: ns(r.ru_stime),
+        maxrss_bytes: r.ru_maxrss as u64 * 1024,
+        minor_faults: r.ru_minflt as u64,
+        major_faults: r.ru_majflt as u64,
+        block_in: r.ru_inblock as u64,
+        block_out: r.ru_oublock as u64,
+        voluntary_switches: r.ru_nvcsw as u64,
+        involuntary_switches: r.ru_nivcsw as u64,
+    }
+}
+
+/// CPU time and faults of a zombie process, without its children's.
+/// The CPU clocks of a process answer until it is reaped (clock_getcpuclockid(3));
+/// user and system time share the precise sum as getrusage(2) shares it.
+fn own_usage(pid: i32) -> Option<Usage> {
+    const PROF: i32 = 0;
+    const VIRT: i32 = 1;
+    const SCHED: i32 = 2;
+    let read = |which: i32| clock((!pid << 3) | which);
+    let exact = read(SCHED)?;
+    let (both, user) = (read(PROF)?, read(VIRT)?);
+    let user_ns = match (u128::from(exact) * u128::from(user)).checked_div(u128::from(both)) {
+        Some(share) => share.min(u128::from(exact)) as u64,
+        None => 0,
+    };
+    // A short process may have met no tick: like the kernel, call it all user time.
+    let user_ns = if both == 0 { exact } else { user_ns };
+    let (minor_faults, major_faults) = faults(pid).unwrap_or((0, 0));
+    Some(Usage {
+        user_ns,
+        sys_ns: exact - user_ns,
+        minor_faults,
+        major_faults,
+        ..Usage::default()
+    })
+}
+
+/// Fields 10 and 12 of /proc/PID/stat (proc_pid_stat(5)).
+fn faults(pid: i32) -> Option<(u64, u64)> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, closing parentheses too: the last one ends it.
+    let end = stat.iter().rposition(|&b| b == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace().skip(7);
+    let minor = fields.next()?.parse().ok()?;
+    let major = fields.nth(1)?.parse().ok()?;
+    Some((minor, major))
+}
+
+/// Whether `tid` is a thread of process `pid`: needs no /proc (tgkill(2)).
+pub fn is_thread_of(pid: i32, tid: i32) -> bool {
+    // SAFETY: signal 0 only asks.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid as usize, tid as usize, 0) == 0 }
+}
+
+/// The parent of a process, from /proc.
+pub fn parent(pid: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix("PPid:"))?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// What `signal` would do in the process of `tid` (SigIgn and SigCgt of
+/// proc_pid_status(5); signal(7) for the defaults).
+pub fn disposition(tid: i32, signal: i32) -> Disposition {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
+        return Disposition::Unknown;
+    };
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    let (Some(ignored), Some(caught)) = (mask("SigIgn:"), mask("SigCgt:")) else {
+        return Disposition::Unknown;
+    };
+    let bit = 1u64.checked_shl((signal - 1).max(0) as u32).unwrap_or(0);
+    if caught & bit != 0 {
+        Disposition::Handled
+    } else if ignored & bit != 0
+        || matches!(signal, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH)
+        // SIGCONT has done its work when it was sent.
+        || signal == libc::SIGCONT
+    {
+        Disposition::Ignored
+    } else {
+        Disposition::Default
+    }
+}

@@ -1,0 +1,390 @@
+//! Starting the command: fork, a pipe as gate, exec. The gate opens when the
+//! tracer has seized the child, so that the exec is the first call that counts.
+//!
+//! Own fork and exec instead of std's: the child must find descriptors, signal
+//! mask and dispositions as the tracer found them.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use super::error::{Error, os};
+use super::inherited;
+use super::seccomp::Filter;
+use super::user::User;
+
+/// What to run.
+#[derive(Debug, Default)]
+pub struct Command {
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// Changes to the environment: `None` removes.
+    pub env: Vec<(OsString, Option<OsString>)>,
+    /// Whom to run it as.
+    pub user: Option<User>,
+    /// What its standard output is to be, if not the tracer's.
+    pub stdout: Option<OwnedFd>,
+    /// What its standard error is to be, if not the tracer's.
+    pub stderr: Option<OwnedFd>,
+}
+
+impl Command {
+    /// A command with its arguments, in the tracer's own environment.
+    pub fn new(argv: Vec<OsString>) -> Self {
+        Self {
+            argv,
+            ..Self::default()
+        }
+    }
+}
+
+/// A child that waits at its gate.
+#[derive(Debug)]
+pub struct Launched {
+    /// Its pid.
+    pub pid: i32,
+    gate: std::fs::File,
+    reports: std::fs::File,
+}
+
+/// What the child has to say before its exec, one message each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Filter = 1,
+    Groups = 2,
+    User = 3,
+    Exec = 4,
+}
+
+/// What became of the child before the command ran.
+#[derive(Debug, Default)]
+pub struct Reports {
+    /// Why the filter could not be installed.
+    pub filter: Option<io::Error>,
+    /// Why the command could not be run.
+    failure: Option<(Stage, io::Error)>,
+}
+
+impl Launched {
+    /// Opens the gate.
+    pub fn open(&mut self) -> Result<(), Error> {
+        self.gate
+            .write_all(b"g")
+            .map_err(|e| os("cannot start the command", e))
+    }
+
+    /// What the child said; to be asked for once it has exec'd or ended, when
+    /// the pipe is closed on its side.
+    pub fn reports(&mut self) -> Reports {
+        let mut bytes = Vec::new();
+        let mut reports = Reports::default();
+        if self.reports.read_to_end(&mut bytes).is_err() {
+            return reports;
+        }
+        for message in bytes.chunks_exact(5) {
+            let [stage, number @ ..] = message else {
+                continue;
+            };
+            let Ok(number) = number.try_into().map(i32::from_ne_bytes) else {
+                continue;
+            };
+            let error = io::Error::from_raw_os_error(number);
+            match stage {
+                1 => reports.filter = Some(error),
+                2 => reports.failure = Some((Stage::Groups, error)),
+                3 => reports.failure = Some((Stage::User, error)),
+                _ => reports.failure = Some((Stage::Exec, error)),
+            }
+        }
+        reports
+    }
+}
+
+impl Reports {
+    /// Whether the command did not run.
+    pub fn failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// The error that kept the command from running.
+    pub fn failure(self, command: &Command) -> Error {
+        let name = command.argv.first().cloned().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        match self.failure {
+            Some((Stage::Exec, e)) if e.raw_os_error() == Some(libc::ENOENT) => {
+                if std::path::Path::new(&name).exists() {
+                    Error::NoInterpreter { name }
+                } else {
+                    Error::NotFound { name }
+                }
+            }
+            Some((Stage::Exec, source)) => Error::CannotRun { name, source },
+            Some((Stage::Groups | Stage::User, source)) => {
+                os(format!("cannot become the user to run {name} as"), source)
+            }
+            Some((Stage::Filter, source)) => os("cannot install the filter", source),
+            None => Error::DiedBeforeExec { name },
+        }
+    }
+}
+
+/// Everything that the child needs, allocated before the fork: between fork and
+/// exec nothing may allocate or lock.
+struct Prepared {
+    paths: Vec<CString>,
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+}
+
+/// Forks a child that waits at its gate, then installs `filter` and executes
+/// the command.
+pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Error> {
+    let prepared = prepare(command)?;
+    let argv = pointers(&prepared.argv);
+    let envp = pointers(&prepared.envp);
+    let shell: Vec<Vec<*const libc::c_char>> = prepared
+        .paths
+        .iter()
+        .map(|path| shell_pointers(path, &argv))
+        .collect();
+    let (gate_read, gate_write) = pipe()?;
+    let (report_read, report_write) = pipe()?;
+    // SAFETY: the child calls only async-signal-safe functions until it execs
+    // or exits; everything it uses was allocated above.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(os("cannot fork", io::Error::last_os_error()));
+    }
+    if pid == 0 {
+        drop(gate_write);
+        // SAFETY: this is the child.
+        unsafe {
+            child(
+                command,
+                filter,
+                &prepared.paths,
+                (&argv, &envp, &shell),
+                gate_read.as_raw_fd(),
+                report_write.as_raw_fd(),
+            );
+        }
+    }
+    Ok(Launched {
+        pid,
+        gate: gate_write.into(),
+        reports: report_read.into(),
+    })
+}
+
+/// The child's side. Never returns.
+///
+/// # Safety
+/// Only to be called in a freshly forked child.
+unsafe fn child(
+    command: &Command,
+    filter: Option<&Filter>,
+    paths: &[CString],
+    (argv, envp, shell): (
+        &[*const libc::c_char],
+        &[*const libc::c_char],
+        &[Vec<*const libc::c_char>],
+    ),
+    gate: RawFd,
+    report: RawFd,
+) -> ! {
+    let say = |stage: Stage| {
+        let mut message = [stage as u8; 5];
+        message[1..].copy_from_slice(&errno().to_ne_bytes());
+        // SAFETY: five bytes of a local array; a pipe takes them whole.
+        unsafe { libc::write(report, message.as_ptr().cast(), 5) };
+    };
+    // SAFETY: plain system calls on descriptors and values owned here; every
+    // pointer is to memory allocated before the fork, each list ends in null.
+    unsafe {
+        let mut byte = 0u8;
+        loop {
+            match libc::read(gate, (&raw mut byte).cast(), 1) {
+                1 => break,
+                -1 if errno() == libc::EINTR => {}
+                _ => libc::_exit(125), // The tracer is gone.
+            }
+        }
+        if let Some(filter) = filter
+            && filter.install() < 0
+        {
+            say(Stage::Filter);
+        }
+        if !inherited::sigpipe_was_ignored() {
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        }
+        for (fd, replacement) in [
+            (0, None),
+            (1, command.stdout.as_ref()),
+            (2, command.stderr.as_ref()),
+        ] {
+            if let Some(replacement) = replacement {
+                libc::dup2(replacement.as_raw_fd(), fd);
+            } else if inherited::was_closed(fd) {
+                libc::close(fd);
+            }
+        }
+        if let Some(user) = &command.user {
+            if libc::setgroups(user.groups.len(), user.groups.as_ptr()) < 0
+                || libc::setgid(user.gid) < 0
+            {
+                say(Stage::Groups);
+                libc::_exit(125);
+            }
+            if libc::setuid(user.uid) < 0 {
+                say(Stage::User);
+                libc::_exit(125);
+            }
+        }
+        // As execvp(3): the search goes on past what cannot be used, and a
+        // permission error is the one to report.
+        let mut worst = libc::ENOENT;
+        for (path, shell) in paths.iter().zip(shell) {
+            libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr());
+            if errno() == libc::ENOEXEC {
+                libc::execve(c"/bin/sh".as_ptr(), shell.as_ptr(), envp.as_ptr());
+            }
+            match errno() {
+                libc::ENOENT | libc::ENOTDIR => {}
+                libc::EACCES => worst = libc::EACCES,
+                other => {
+                    worst = other;
+                    break;
+                }
+            }
+        }
+        *libc::__errno_location() = worst;
+        say(Stage::Exec);
+        libc::_exit(127)
+    }
+}
+
+fn errno() -> i32 {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// A pipe whose ends are closed by exec and lie at 10 or above, so that the
+/// command's descriptors get the numbers that they would get without a tracer.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    let mut ends = [0; 2];
+    // SAFETY: the kernel writes two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
+        return Err(os("cannot make a pipe", io::Error::last_os_error()));
+    }
+    // SAFETY: both were just opened and belong to nobody else.
+    let [read, write] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok((high(&read)?, high(&write)?))
+}
+
+/// A duplicate at 10 or above, closed by exec.
+pub fn high(fd: &impl AsRawFd) -> Result<OwnedFd, Error> {
+    // SAFETY: duplicates a descriptor that is open.
+    let new = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10) };
+    if new < 0 {
+        return Err(os(
+            "cannot duplicate a descriptor",
+            io::Error::last_os_error(),
+        ));
+    }
+    // SAFETY: it was just opened and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(new) })
+}
+
+fn prepare(command: &Command) -> Result<Prepared, Error> {
+    let name = command.argv.first().ok_or(Error::NoCommand)?;
+    let c = |s: &OsStr| {
+        CString::new(s.as_bytes()).map_err(|_| Error::NulByte {
+            word: s.to_string_lossy().into(),
+        })
+    };
+    let mut env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    for (key, value) in &command.env {
+        env.retain(|(k, _)| k != key);
+        if let Some(value) = value {
+            env.push((key.clone(), value.clone()));
+        }
+    }
+    let path = env
+        .iter()
+        .find(|(k, _)| k == "PATH")
+        .map(|(_, v)| v.as_os_str());
+    let paths = candidates(name, path)
+        .iter()
+        .map(|p| c(p))
+        .collect::<Result<_, _>>()?;
+    let argv = command
+        .argv
+        .iter()
+        .map(|a| c(a))
+        .collect::<Result<_, _>>()?;
+    let envp = env
+        .into_iter()
+        .map(|(mut key, value)| {
+            key.push("=");
+            key.push(value);
+            c(&key)
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Prepared { paths, argv, envp })
+}
+
+/// The files to try, as execvp(3) would.
+fn candidates(name: &OsStr, path: Option<&OsStr>) -> Vec<OsString> {
+    let bytes = name.as_bytes();
+    if bytes.contains(&b'/') || bytes.is_empty() {
+        return vec![name.to_owned()];
+    }
+    let path = path.map_or(&b"/bin:/usr/bin"[..], OsStr::as_bytes);
+    path.split(|&b| b == b':')
+        .map(|dir| {
+            let mut file = dir.to_vec();
+            if !file.is_empty() {
+                file.push(b'/'); // An empty part means the working directory.
+            }
+            file.extend_from_slice(bytes);
+            OsString::from_vec(file)
+        })
+        .collect()
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings
+        .iter()
+        .map(|s| s.as_ptr())
+        .chain([std::ptr::null()])
+        .collect()
+}
+
+/// `/bin/sh FILE ARGS...`, for a script without an interpreter line.
+fn shell_pointers(path: &CString, argv: &[*const libc::c_char]) -> Vec<*const libc::c_char> {
+    [c"/bin/sh".as_ptr(), path.as_ptr()]
+        .into_iter()
+        .chain(argv.iter().skip(1).copied())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_a_slash_is_not_searched() {
+        assert_eq!(
+            candidates(OsStr::new("./a"), Some(OsStr::new("/bin"))),
+            ["./a"]
+        );
+    }
+
+    #[test]
+    fn an_empty_part_of_path_is_the_working_directory() {
+        let found = candidates(OsStr::new("a"), Some(OsStr::new("/x::/y/")));
+        assert_eq!(found, ["/x/a", "a", "/y//a"]);
+        assert_eq!(candidates(OsStr::new("a"), None), ["/bin/a", "/usr/bin/a"]);
+    }
+}

@@ -1,0 +1,34 @@
+//! The tracer: launches a command, follows all it creates, and tells
+//! collectors what happened. It knows nothing of records, tables or options.
+//!
+//! `stop`, `task` and `tasks` decide and are pure; `engine` is the loop that
+//! does what they say; `kernel`, `memory` and `arch` are its hands.
+
+mod arch;
+mod calibrate;
+mod end;
+mod engine;
+mod error;
+mod event;
+mod inherited;
+mod kernel;
+mod launch;
+mod memory;
+mod repair;
+mod seccomp;
+mod signals;
+mod stop;
+mod task;
+mod tasks;
+mod untraced;
+mod user;
+
+pub use calibrate::cost_per_call;
+pub use end::die_by;
+pub use engine::{FilterState, Options, Traced, trace};
+pub use error::{Error, reason};
+pub use event::{Call, Ending, Event, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage};
+pub use launch::{Command, high};
+pub use signals::block_all;
+pub use untraced::{Ran, run_untraced};
+pub use user::User;

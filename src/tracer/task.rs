@@ -1,0 +1,544 @@
+//! One thread's state machine. Pure: given what the kernel said, it answers
+//! what to do next and which calls are settled.
+//!
+//! The hard part is interrupted calls. The kernel leaves a call with -512 to
+//! -516 and later re-issues it itself, or makes it end in EINTR, or a handler
+//! jumps away and it never ends. All of these are one call with one outcome.
+
+use crate::syscall::{Abi, Sys};
+
+use super::event::{Nanos, Outcome};
+use super::stop::{Disposition, Entry, Stop};
+
+/// What the loop does next with the task that stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Resume to the next syscall stop, delivering this signal (0: none).
+    Syscall(i32),
+    /// Resume to the next event, delivering this signal (0: none).
+    Continue(i32),
+    /// Let it stay in group-stop, but report what ends it.
+    Listen,
+    /// Make it issue this call again, then resume to the next syscall stop,
+    /// delivering the signal.
+    Reissue {
+        /// The call as it entered.
+        entry: Entry,
+        /// Time spent in it so far, ns: its timeout is shortened by that.
+        elapsed: u64,
+        /// The signal, which no handler takes.
+        signal: i32,
+    },
+    /// Take back a re-issue: let the call end in EINTR after all, then resume
+    /// to the next syscall stop, delivering the signal.
+    EndInEintr {
+        /// The call as it entered.
+        entry: Entry,
+        /// The signal, which a handler takes.
+        signal: i32,
+    },
+    /// Stop tracing it, delivering this signal (0: none).
+    Detach(i32),
+    /// Leave it stopped: its birth has not been reported yet.
+    Hold,
+    /// It cannot be resumed: wait for what it reports next.
+    Wait,
+}
+
+/// What makes a task stop at calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// Every call, by PTRACE_SYSCALL.
+    Every,
+    /// The calls that a filter of ours says RET_TRACE to.
+    Filter,
+}
+
+/// A call that has entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InFlight {
+    /// As it entered first.
+    pub entry: Entry,
+    /// When.
+    pub entered: Option<Nanos>,
+    /// Re-issues by the kernel.
+    pub restarts: u32,
+    /// Re-issues by the tracer.
+    pub repaired: u32,
+}
+
+/// A call whose outcome is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settled {
+    /// The call.
+    pub call: InFlight,
+    /// When it returned, if it did.
+    pub left: Option<Nanos>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// An interrupted call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Interrupted {
+    call: InFlight,
+    /// No handler has run since, as far as is known: the next entry is its own.
+    fresh: bool,
+    /// A later call came from a stack pointer above its own: its frame may be gone.
+    left: bool,
+    /// It is the tracer that re-issues it.
+    reissued: bool,
+}
+
+/// A returned call that the next stop may still change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    call: InFlight,
+    value: i64,
+    at: Nanos,
+}
+
+/// How many interrupted calls a thread may have before the oldest is taken as
+/// abandoned: handlers nest a few deep, programs that jump out of them for ever
+/// must not grow the tracer.
+const MOST_INTERRUPTED: usize = 64;
+
+const EINTR: i64 = -(libc::EINTR as i64);
+
+/// One thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    follow: Follow,
+    launching: bool,
+    current: Option<InFlight>,
+    held: Option<Held>,
+    interrupted: Vec<Interrupted>,
+}
+
+impl Task {
+    /// A task that has not made a call yet.
+    pub fn new(follow: Follow) -> Self {
+        Self {
+            follow,
+            launching: false,
+            current: None,
+            held: None,
+            interrupted: Vec::new(),
+        }
+    }
+
+    /// The launcher's child: its calls are the launcher's until an exec succeeds.
+    pub fn launching(follow: Follow) -> Self {
+        Self {
+            launching: true,
+            ..Self::new(follow)
+        }
+    }
+
+    /// Whether the command has not been executed yet.
+    pub fn is_launching(&self) -> bool {
+        self.launching
+    }
+
+    /// The call it is in.
+    pub fn current(&self) -> Option<&InFlight> {
+        self.current.as_ref()
+    }
+
+    /// From its next stop on, every call of it stops.
+    pub fn follow_every(&mut self) {
+        self.follow = Follow::Every;
+    }
+
+    /// Whether a signal's disposition matters to it now.
+    pub fn wants_disposition(&self) -> bool {
+        self.held.is_some_and(|h| h.value == EINTR)
+            || self.interrupted.last().is_some_and(|i| i.fresh)
+    }
+
+    /// Takes a stop; `at` is when it was reported, for an entry when it is
+    /// about to be resumed. Settled calls go to `settle`.
+    pub fn step(&mut self, stop: &Stop, at: Nanos, settle: &mut impl FnMut(Settled)) -> Action {
+        match *stop {
+            Stop::Entry(entry) => {
+                self.release(settle);
+                self.enter(entry, at, settle);
+                Action::Syscall(0)
+            }
+            Stop::Seccomp(entry) => {
+                // Under PTRACE_SYSCALL the entry stop came first (seccomp(2), since 4.8).
+                if self.current.is_none() {
+                    self.release(settle);
+                    self.enter(entry, at, settle);
+                }
+                Action::Syscall(0)
+            }
+            Stop::Exit { value, ip, sp } => {
+                self.leave(value, ip, sp, at, settle);
+                self.resume(0)
+            }
+            Stop::Signal {
+                signal,
+                disposition,
+            } => self.signal(signal, disposition, at, settle),
+            Stop::GroupStop { .. } => {
+                self.release(settle);
+                Action::Listen
+            }
+            Stop::Exec { .. } => {
+                self.launching = false;
+                self.cut_interrupted(settle);
+                self.resume(0)
+            }
+            Stop::Exiting => {
+                self.end(settle);
+                Action::Continue(0)
+            }
+            Stop::Exited { .. } | Stop::Killed { .. } => {
+                self.end(settle);
+                Action::Wait
+            }
+            Stop::Dying => Action::Wait,
+            Stop::Trap | Stop::Child { .. } | Stop::Unknown { .. } => self.resume(0),
+        }
+    }
+
+    /// Settles everything it is in: its calls will not return.
+    pub fn end(&mut self, settle: &mut impl FnMut(Settled)) {
+        self.release(settle);
+        self.cut_interrupted(settle);
+        if let Some(call) = self.current.take() {
+            let outcome = if call.entry.sys.is_exit() {
+                Outcome::NoReturn
+            } else {
+                Outcome::Unfinished
+            };
+            self.settle(
+                Settled {
+                    call,
+                    left: None,
+                    outcome,
+                },
+                settle,
+            );
+        }
+    }
+
+    /// Resumes it in the way it is followed.
+    fn resume(&self, signal: i32) -> Action {
+        let stops = self.follow == Follow::Every
+            || self.launching
+            || self.current.is_some()
+            || self.held.is_some()
+            // Until it is settled, rt_sigreturn and the re-entry must be seen.
+            || !self.interrupted.is_empty();
+        if stops {
+            Action::Syscall(signal)
+        } else {
+            Action::Continue(signal)
+        }
+    }
+
+    fn settle(&self, settled: Settled, settle: &mut impl FnMut(Settled)) {
+        if !self.launching {
+            settle(settled);
+        }
+    }
+
+    /// The next stop has come and does not change what was held.
+    fn release(&mut self, settle: &mut impl FnMut(Settled)) {
+        if let Some(Held { call, value, at }) = self.held.take() {
+            self.finish(call, value, at, settle);
+        }
+    }
+
+    fn finish(&self, call: InFlight, value: i64, at: Nanos, settle: &mut impl FnMut(Settled)) {
+        // rt_sigreturn "returns" whatever the interrupted code had in the register.
+        let failed = (-4095..=-1).contains(&value) && !call.entry.sys.is_sigreturn();
+        let outcome = if failed {
+            Outcome::Failed(-value as i32)
+        } else {
+            Outcome::Returned(value)
+        };
+        self.settle(
+            Settled {
+                call,
+                left: Some(at),
+                outcome,
+            },
+            settle,
+        );
+    }
+
+    fn cut_interrupted(&mut self, settle: &mut impl FnMut(Settled)) {
+        for i in std::mem::take(&mut self.interrupted) {
+            let outcome = if i.left {
+                Outcome::Abandoned
+            } else {
+                Outcome::Unfinished
+            };
+            self.settle(
+                Settled {
+                    call: i.call,
+                    left: None,
+                    outcome,
+                },
+                settle,
+            );
+        }
+    }
+
+    /// Gives up the interrupted calls from position `from` on.
+    fn abandon(&mut self, from: usize, settle: &mut impl FnMut(Settled)) {
+        for i in self.interrupted.split_off(from.min(self.interrupted.len())) {
+            let outcome = Outcome::Abandoned;
+            self.settle(
+                Settled {
+                    call: i.call,
+                    left: None,
+                    outcome,
+                },
+                settle,
+            );
+        }
+    }
+
+    fn enter(&mut self, entry: Entry, at: Nanos, settle: &mut impl FnMut(Settled)) {
+        if let Some(call) = self.current.take() {
+            // An exit that the kernel never reported.
+            self.settle(
+                Settled {
+                    call,
+                    left: None,
+                    outcome: Outcome::Unfinished,
+                },
+                settle,
+            );
+        }
+        if let Some(top) = self.interrupted.last_mut() {
+            let was = top.call.entry;
+            let here = was.ip == entry.ip && was.sp == entry.sp;
+            if top.fresh && here && (was.sys == entry.sys || entry.sys.is_restart_syscall()) {
+                let reissued = top.reissued;
+                self.current = self.interrupted.pop().map(|i| i.call);
+                if let Some(call) = &mut self.current {
+                    if reissued {
+                        call.repaired += 1;
+                    } else {
+                        call.restarts += 1;
+                    }
+                }
+                return;
+            }
+            // Something else runs first: a handler.
+            top.fresh = false;
+            if entry.sp >= was.sp && !entry.sys.is_sigreturn() {
+                top.left = true;
+            }
+            // The very call again, and not by a restart: the frame of the
+            // interrupted one is gone.
+            let again = self.interrupted.iter().position(|i| {
+                let was = i.call.entry;
+                (was.sys, was.ip, was.sp) == (entry.sys, entry.ip, entry.sp)
+            });
+            if let Some(again) = again {
+                self.abandon(again, settle);
+            }
+        }
+        self.current = Some(InFlight {
+            entry,
+            entered: Some(at),
+            restarts: 0,
+            repaired: 0,
+        });
+    }
+
+    fn leave(&mut self, value: i64, ip: u64, sp: u64, at: Nanos, settle: &mut impl FnMut(Settled)) {
+        let Some(call) = self.current.take() else {
+            return; // Entered before anybody watched.
+        };
+        if call.entry.sys.is_sigreturn() {
+            self.finish(call, value, at, settle);
+            self.handler_returned(value, ip, sp, at, settle);
+        } else if is_interruption(value) {
+            let same_frame = self
+                .interrupted
+                .iter()
+                .position(|i| i.call.entry.sp == call.entry.sp);
+            if let Some(from) = same_frame {
+                self.abandon(from, settle);
+            }
+            if self.interrupted.len() >= MOST_INTERRUPTED {
+                let oldest = self.interrupted.remove(0);
+                let outcome = Outcome::Abandoned;
+                self.settle(
+                    Settled {
+                        call: oldest.call,
+                        left: None,
+                        outcome,
+                    },
+                    settle,
+                );
+            }
+            self.interrupted.push(Interrupted {
+                call,
+                fresh: true,
+                left: false,
+                reissued: false,
+            });
+        } else if (value == EINTR && call.entry.sys.is_repairable())
+            || value == call.entry.sys.number
+        {
+            // EINTR may be the tracer's doing; the call's own number is what
+            // SECCOMP_RET_TRAP leaves in the register. The next stop tells.
+            self.held = Some(Held { call, value, at });
+        } else {
+            self.finish(call, value, at, settle);
+        }
+    }
+
+    /// A handler has returned to `ip` and `sp`: settle the call it interrupted.
+    fn handler_returned(
+        &mut self,
+        value: i64,
+        ip: u64,
+        sp: u64,
+        at: Nanos,
+        settle: &mut impl FnMut(Settled),
+    ) {
+        let found = self
+            .interrupted
+            .iter()
+            .rposition(|i| !i.fresh && i.call.entry.sp == sp);
+        let Some(found) = found else { return };
+        self.abandon(found + 1, settle);
+        let Some(i) = self.interrupted.pop() else {
+            return;
+        };
+        let entry = i.call.entry;
+        if ip == entry.ip {
+            self.finish(i.call, value, at, settle);
+        } else if ip == entry.ip.wrapping_sub(instruction_length(entry.sys.abi)) {
+            self.interrupted.push(Interrupted {
+                fresh: true,
+                left: false,
+                ..i
+            });
+        } else {
+            let outcome = Outcome::Abandoned;
+            self.settle(
+                Settled {
+                    call: i.call,
+                    left: None,
+                    outcome,
+                },
+                settle,
+            );
+        }
+    }
+
+    fn signal(
+        &mut self,
+        signal: i32,
+        disposition: Disposition,
+        at: Nanos,
+        settle: &mut impl FnMut(Settled),
+    ) -> Action {
+        if let Some(held) = self.held {
+            if held.value == EINTR && disposition == Disposition::Ignored {
+                self.held = None;
+                let elapsed = at.saturating_sub(held.call.entered.unwrap_or(at));
+                let call = held.call;
+                self.interrupted.push(Interrupted {
+                    call,
+                    fresh: true,
+                    left: false,
+                    reissued: true,
+                });
+                return Action::Reissue {
+                    entry: call.entry,
+                    elapsed,
+                    signal,
+                };
+            }
+            if signal == libc::SIGSYS && held.value == held.call.entry.sys.number {
+                // A filter's trap: what the handler leaves in the register is
+                // what the program gets.
+                self.held = None;
+                self.interrupted.push(Interrupted {
+                    call: held.call,
+                    fresh: false,
+                    left: false,
+                    reissued: false,
+                });
+                return self.resume(signal);
+            }
+        }
+        self.release(settle);
+        if let Some(top) = self.interrupted.last_mut().filter(|i| i.fresh) {
+            if top.reissued && disposition != Disposition::Ignored {
+                let call = top.call;
+                self.interrupted.pop();
+                self.finish(call, EINTR, at, settle);
+                return Action::EndInEintr {
+                    entry: call.entry,
+                    signal,
+                };
+            }
+            if disposition == Disposition::Handled {
+                top.fresh = false;
+            }
+        }
+        self.resume(signal)
+    }
+}
+
+/// -ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK of
+/// linux/errno.h: never seen by the program.
+fn is_interruption(value: i64) -> bool {
+    matches!(value, -512 | -513 | -514 | -516)
+}
+
+/// Length of the call instruction, bytes: what the kernel steps back by.
+pub fn instruction_length(abi: Abi) -> u64 {
+    match abi {
+        Abi::X86_64 | Abi::I386 | Abi::X32 => 2,
+        Abi::Aarch64 | Abi::Arm => 4,
+    }
+}
+
+impl Sys {
+    /// Calls that signal(7) lists as ending in EINTR whatever the handler's
+    /// flags, or with a socket timeout: under ptrace an ignored signal, which
+    /// the program would never have noticed, ends them. Only 64-bit ABIs: the
+    /// registers of others are not rewritten.
+    fn is_repairable(self) -> bool {
+        matches!(self.abi, Abi::X86_64 | Abi::Aarch64)
+            && matches!(
+                self.name(),
+                Some(
+                    "epoll_wait"
+                        | "epoll_pwait"
+                        | "epoll_pwait2"
+                        | "semop"
+                        | "semtimedop"
+                        | "rt_sigtimedwait"
+                        | "io_getevents"
+                        | "io_pgetevents"
+                        | "recvfrom"
+                        | "recvmsg"
+                        | "recvmmsg"
+                        | "read"
+                        | "readv"
+                        | "accept"
+                        | "accept4"
+                        | "connect"
+                        | "sendto"
+                        | "sendmsg"
+                        | "sendmmsg"
+                        | "write"
+                        | "writev"
+                )
+            )
+    }
+}

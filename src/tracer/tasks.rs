@@ -1,0 +1,569 @@
+//! All threads and processes of the tree. Pure like [`super::task`]: it turns a
+//! stop of one thread into events for the collectors and into what the loop
+//! does next, with that thread and sometimes with others.
+
+use std::collections::HashMap;
+
+use crate::syscall::CallSet;
+
+use super::event::{Call, Ending, Event, Nanos, Outcome, ProcessId, ThreadId, Usage};
+use super::stop::{Birth, Stop};
+use super::task::{Action, Follow, Settled, Task};
+
+/// A thread that is traced.
+#[derive(Debug, Clone)]
+struct Slot {
+    thread: ThreadId,
+    process: ProcessId,
+    task: Task,
+    /// Its exit stop was seen: it no longer counts as live.
+    exiting: bool,
+}
+
+/// A process that is traced.
+#[derive(Debug, Clone)]
+struct Group {
+    pid: i32,
+    live: u32,
+    follow: Follow,
+}
+
+/// A tid that reported before its creator told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Early {
+    /// Stopped, and held.
+    Held { at: Nanos, group_stop: bool },
+    /// Ended already.
+    Gone { at: Nanos, ending: Ending },
+}
+
+/// Where a thread belongs that nobody told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lineage {
+    /// A thread of the process with this pid.
+    ThreadOf(i32),
+    /// A process, whose parent may be known.
+    ChildOf(Option<i32>),
+}
+
+/// What one stop leads to.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// For the collectors, in order, before the actions are done.
+    pub events: Vec<Event>,
+    /// For the loop: what to do with which thread.
+    pub actions: Vec<(i32, Action)>,
+    /// Running threads that must be stopped to take on a new way of following.
+    pub interrupt: Vec<i32>,
+}
+
+impl Outbox {
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.events.clear();
+        self.actions.clear();
+        self.interrupt.clear();
+    }
+}
+
+/// The tree.
+#[derive(Debug)]
+pub struct Tasks {
+    slots: HashMap<i32, Slot>,
+    groups: HashMap<ProcessId, Group>,
+    early: HashMap<i32, Early>,
+    /// Calls that collectors are told of.
+    wanted: CallSet,
+    next_process: u32,
+    next_thread: u32,
+    exiting: usize,
+    /// The command was executed, at this time.
+    started: Option<Nanos>,
+    /// Everything is let go as it stops.
+    letting_go: bool,
+}
+
+impl Tasks {
+    /// An empty tree.
+    pub fn new(wanted: CallSet) -> Self {
+        Self {
+            slots: HashMap::new(),
+            groups: HashMap::new(),
+            early: HashMap::new(),
+            wanted,
+            next_process: 0,
+            next_thread: 0,
+            exiting: 0,
+            started: None,
+            letting_go: false,
+        }
+    }
+
+    /// Adds the launcher's child, seized and not yet at its exec.
+    pub fn launch(&mut self, pid: i32, follow: Follow, at: Nanos, out: &mut Outbox) {
+        self.add_process(pid, None, false, follow, at, out);
+        if let Some(slot) = self.slots.get_mut(&pid) {
+            slot.task = Task::launching(follow);
+        }
+    }
+
+    /// When the command's execve entered, once it has succeeded.
+    pub fn started(&self) -> Option<Nanos> {
+        self.started
+    }
+
+    /// Whether nothing is left to wait for. Who ended without ever having been
+    /// told of is nobody's: a child that the tracer inherited through its own
+    /// exec, or that was re-parented to it as PID 1.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.early.values().all(|e| matches!(e, Early::Gone { .. }))
+    }
+
+    /// Threads that are traced.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Threads whose exit stop was seen, but not their end.
+    pub fn exiting(&self) -> usize {
+        self.exiting
+    }
+
+    /// The pid of a traced thread's process.
+    pub fn process_of(&self, tid: i32) -> Option<i32> {
+        Some(self.groups.get(&self.slots.get(&tid)?.process)?.pid)
+    }
+
+    /// Whether a signal's disposition matters to this thread now.
+    pub fn wants_disposition(&self, tid: i32) -> bool {
+        self.slots
+            .get(&tid)
+            .is_some_and(|s| s.task.wants_disposition())
+    }
+
+    /// Whether this thread is inside a call: then its next syscall stop is the exit.
+    pub fn in_call(&self, tid: i32) -> bool {
+        self.slots
+            .get(&tid)
+            .is_some_and(|s| s.task.current().is_some())
+    }
+
+    /// The traced threads.
+    pub fn tids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.slots.keys().copied()
+    }
+
+    /// From now on, whatever stops is let go.
+    pub fn let_go(&mut self) {
+        self.letting_go = true;
+    }
+
+    /// Takes in a thread that came early and whose creator did not live to tell
+    /// of it.
+    pub fn adopt(&mut self, tid: i32, lineage: Lineage, out: &mut Outbox) {
+        let Some(early) = self.early.remove(&tid) else {
+            return;
+        };
+        let (Early::Held { at, .. } | Early::Gone { at, .. }) = early;
+        let by_pid = |pid: i32| self.slots.get(&pid).map(|s| s.process);
+        match lineage {
+            Lineage::ThreadOf(pid) if by_pid(pid).is_some() => {
+                let Some(process) = by_pid(pid) else { return };
+                self.start_thread(tid, process, at, out);
+            }
+            Lineage::ThreadOf(_) => self.add_process(tid, None, false, Follow::Every, at, out),
+            Lineage::ChildOf(parent) => {
+                let parent = parent.and_then(by_pid);
+                self.add_process(tid, parent, false, Follow::Every, at, out);
+            }
+        }
+        self.welcome(tid, early, out);
+    }
+
+    /// Threads that are held until their creator tells of them.
+    pub fn held(&self) -> impl Iterator<Item = i32> + '_ {
+        let held = |e: &Early| matches!(e, Early::Held { .. });
+        self.early
+            .iter()
+            .filter(move |(_, e)| held(e))
+            .map(|(tid, _)| *tid)
+    }
+
+    /// The pids of traced processes.
+    pub fn pids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.groups.values().map(|g| g.pid)
+    }
+
+    /// Takes one thread's stop.
+    pub fn step(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
+        match *stop {
+            Stop::Exec { former } => self.exec(tid, former, at, out),
+            Stop::Exited { code } => self.ended(tid, Ending::Exited(code), at, None, None, out),
+            Stop::Killed { signal, core } => {
+                self.ended(tid, Ending::Killed { signal, core }, at, None, None, out);
+            }
+            _ if !self.slots.contains_key(&tid) => self.came_early(tid, stop, at, out),
+            Stop::Child {
+                birth,
+                child,
+                thread,
+            } => {
+                self.born(tid, birth, child, thread, at, out);
+                self.advance(tid, stop, at, out);
+            }
+            Stop::Exiting => {
+                self.advance(tid, stop, at, out);
+                self.exiting_now(tid, at, out);
+            }
+            _ => self.advance(tid, stop, at, out),
+        }
+        if self.letting_go {
+            self.turn_to_detach(out);
+        }
+    }
+
+    /// A thread is gone; its usage was read while it was a zombie.
+    pub fn ended(
+        &mut self,
+        tid: i32,
+        ending: Ending,
+        at: Nanos,
+        own: Option<Usage>,
+        waited: Option<Usage>,
+        out: &mut Outbox,
+    ) {
+        let Some(mut slot) = self.remove(tid) else {
+            self.early.insert(tid, Early::Gone { at, ending });
+            return;
+        };
+        self.finish_task(&mut slot, out);
+        let (process, thread) = (slot.process, slot.thread);
+        out.events.push(Event::ThreadEnded {
+            process,
+            thread,
+            at,
+        });
+        let Some(group) = self.groups.get_mut(&process) else {
+            return;
+        };
+        if !slot.exiting {
+            group.live = group.live.saturating_sub(1);
+        }
+        if group.pid == tid {
+            self.groups.remove(&process);
+            out.events.push(Event::ProcessEnded {
+                process,
+                ending,
+                own,
+                waited,
+                at,
+            });
+        }
+    }
+
+    /// The loop has let a thread go.
+    pub fn detached(&mut self, tid: i32, at: Nanos, out: &mut Outbox) {
+        self.ended(tid, Ending::Detached, at, None, None, out);
+    }
+
+    fn add_process(
+        &mut self,
+        pid: i32,
+        parent: Option<ProcessId>,
+        vfork: bool,
+        follow: Follow,
+        at: Nanos,
+        out: &mut Outbox,
+    ) {
+        let process = ProcessId(self.next_process);
+        self.next_process += 1;
+        let thread = self.add_thread(pid, process, follow);
+        self.groups.insert(
+            process,
+            Group {
+                pid,
+                live: 1,
+                follow,
+            },
+        );
+        out.events.push(Event::ProcessStarted {
+            process,
+            thread,
+            pid,
+            parent,
+            vfork,
+            at,
+        });
+    }
+
+    fn add_thread(&mut self, tid: i32, process: ProcessId, follow: Follow) -> ThreadId {
+        let thread = ThreadId(self.next_thread);
+        self.next_thread += 1;
+        let task = Task::new(follow);
+        self.slots.insert(
+            tid,
+            Slot {
+                thread,
+                process,
+                task,
+                exiting: false,
+            },
+        );
+        thread
+    }
+
+    fn start_thread(&mut self, tid: i32, process: ProcessId, at: Nanos, out: &mut Outbox) {
+        let Some(group) = self.groups.get_mut(&process) else {
+            return;
+        };
+        group.live += 1;
+        let follow = group.follow;
+        let thread = self.add_thread(tid, process, follow);
+        out.events.push(Event::ThreadStarted {
+            process,
+            thread,
+            tid,
+            at,
+        });
+    }
+
+    fn remove(&mut self, tid: i32) -> Option<Slot> {
+        let slot = self.slots.remove(&tid)?;
+        if slot.exiting {
+            self.exiting = self.exiting.saturating_sub(1);
+        }
+        Some(slot)
+    }
+
+    fn advance(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
+        let Some(slot) = self.slots.get_mut(&tid) else {
+            return;
+        };
+        let (process, thread) = (slot.process, slot.thread);
+        let (wanted, events) = (&self.wanted, &mut out.events);
+        let mut filtered = false;
+        let action = slot.task.step(stop, at, &mut |settled| {
+            filtered |= installs_filter(&settled);
+            tell(wanted, events, process, thread, &settled);
+        });
+        if matches!(stop, Stop::Entry(e) if e.sys.is_exec()) {
+            events.push(Event::Execing { process, tid });
+        }
+        out.actions.push((tid, action));
+        if filtered {
+            self.follow_every(process, out);
+        }
+    }
+
+    /// The program has installed a filter of its own. What that refuses is
+    /// hidden from ours: from now on all its calls stop.
+    fn follow_every(&mut self, process: ProcessId, out: &mut Outbox) {
+        let Some(group) = self.groups.get_mut(&process) else {
+            return;
+        };
+        if group.follow == Follow::Every {
+            return;
+        }
+        group.follow = Follow::Every;
+        for (tid, slot) in self.slots.iter_mut().filter(|(_, s)| s.process == process) {
+            slot.task.follow_every();
+            let stopped_now = out.actions.iter_mut().find(|(stopped, _)| stopped == tid);
+            match stopped_now {
+                Some((_, action)) => {
+                    if let Action::Continue(signal) = *action {
+                        *action = Action::Syscall(signal);
+                    }
+                }
+                None => out.interrupt.push(*tid),
+            }
+        }
+    }
+
+    fn finish_task(&mut self, slot: &mut Slot, out: &mut Outbox) {
+        let (process, thread) = (slot.process, slot.thread);
+        let (wanted, events) = (&self.wanted, &mut out.events);
+        slot.task
+            .end(&mut |settled| tell(wanted, events, process, thread, &settled));
+    }
+
+    fn exiting_now(&mut self, tid: i32, at: Nanos, out: &mut Outbox) {
+        let Some(slot) = self.slots.get_mut(&tid) else {
+            return;
+        };
+        let (process, thread) = (slot.process, slot.thread);
+        let Some(group) = self.groups.get_mut(&process) else {
+            return;
+        };
+        if !slot.exiting {
+            slot.exiting = true;
+            self.exiting += 1;
+            group.live = group.live.saturating_sub(1);
+        }
+        let last = group.live == 0;
+        out.events.push(Event::ThreadExiting {
+            process,
+            thread,
+            tid,
+            last,
+            at,
+        });
+    }
+
+    fn came_early(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
+        let group_stop = matches!(stop, Stop::GroupStop { .. });
+        self.early
+            .entry(tid)
+            .or_insert(Early::Held { at, group_stop });
+        out.actions.push((tid, Action::Hold));
+    }
+
+    fn born(
+        &mut self,
+        creator: i32,
+        birth: Birth,
+        child: i32,
+        thread: bool,
+        at: Nanos,
+        out: &mut Outbox,
+    ) {
+        if self.slots.contains_key(&child) || child <= 0 {
+            return; // Adopted before its creator could tell.
+        }
+        let Some(parent) = self.slots.get(&creator).map(|s| s.process) else {
+            return;
+        };
+        if thread {
+            self.start_thread(child, parent, at, out);
+        } else {
+            let Some(follow) = self.groups.get(&parent).map(|g| g.follow) else {
+                return;
+            };
+            let vfork = birth == Birth::Vfork;
+            self.add_process(child, Some(parent), vfork, follow, at, out);
+        }
+        if let Some(early) = self.early.remove(&child) {
+            self.welcome(child, early, out);
+        }
+    }
+
+    /// Goes on with a task that came before its creator told of it.
+    fn welcome(&mut self, tid: i32, early: Early, out: &mut Outbox) {
+        match early {
+            Early::Held { at, group_stop } => {
+                let stop = if group_stop {
+                    Stop::GroupStop {
+                        signal: libc::SIGSTOP,
+                    }
+                } else {
+                    Stop::Trap
+                };
+                self.advance(tid, &stop, at, out);
+            }
+            Early::Gone { at, ending } => self.ended(tid, ending, at, None, None, out),
+        }
+    }
+
+    fn exec(&mut self, tid: i32, former: i32, at: Nanos, out: &mut Outbox) {
+        // The kernel has ended every other thread of the process. The old
+        // leader and some others report no exit status of their own.
+        let Some(process) = self
+            .slots
+            .get(&former)
+            .or_else(|| self.slots.get(&tid))
+            .map(|s| s.process)
+        else {
+            return self.came_early(tid, &Stop::Trap, at, out);
+        };
+        if former != tid && self.slots.contains_key(&former) {
+            let others: Vec<i32> = self
+                .slots
+                .iter()
+                .filter(|(other, s)| s.process == process && **other != former)
+                .map(|(other, _)| *other)
+                .collect();
+            for other in others {
+                if let Some(mut slot) = self.remove(other) {
+                    self.finish_task(&mut slot, out);
+                    let thread = slot.thread;
+                    out.events.push(Event::ThreadEnded {
+                        process,
+                        thread,
+                        at,
+                    });
+                }
+            }
+            if let Some(slot) = self.slots.remove(&former) {
+                self.slots.insert(tid, slot);
+            }
+            if let Some(group) = self.groups.get_mut(&process) {
+                group.live = 1;
+            }
+        }
+        let Some(slot) = self.slots.get(&tid) else {
+            return;
+        };
+        if slot.task.is_launching() {
+            let entered = slot.task.current().and_then(|c| c.entered);
+            self.started = Some(entered.unwrap_or(at));
+        }
+        let thread = slot.thread;
+        out.events.push(Event::Execed {
+            process,
+            thread,
+            pid: tid,
+            at,
+        });
+        self.advance(tid, &Stop::Exec { former }, at, out);
+    }
+
+    /// Letting go: whatever would be resumed is detached instead.
+    fn turn_to_detach(&mut self, out: &mut Outbox) {
+        for (_, action) in &mut out.actions {
+            *action = match *action {
+                Action::Syscall(signal) | Action::Continue(signal) => Action::Detach(signal),
+                Action::Listen | Action::Hold => Action::Detach(0),
+                other => other,
+            };
+        }
+    }
+}
+
+fn tell(
+    wanted: &CallSet,
+    events: &mut Vec<Event>,
+    process: ProcessId,
+    thread: ThreadId,
+    settled: &Settled,
+) {
+    let Settled {
+        call,
+        left,
+        outcome,
+    } = *settled;
+    let sys = call.entry.sys;
+    if wanted.contains(sys) {
+        events.push(Event::Call(Call {
+            process,
+            thread,
+            sys,
+            args: call.entry.args,
+            entered: call.entered,
+            left,
+            outcome,
+            restarts: call.restarts,
+            repaired: call.repaired,
+        }));
+    }
+}
+
+/// Whether the program has put itself under a seccomp filter with this call.
+fn installs_filter(settled: &Settled) -> bool {
+    const SECCOMP_SET_MODE_FILTER: u64 = 1;
+    let args = &settled.call.entry.args;
+    matches!(settled.outcome, Outcome::Returned(value) if value >= 0)
+        && match settled.call.entry.sys.name() {
+            Some("seccomp") => args[0] == SECCOMP_SET_MODE_FILTER,
+            Some("prctl") => args[0] == libc::PR_SET_SECCOMP as u64,
+            _ => false,
+        }
+}

@@ -1,0 +1,69 @@
+//! The same launch without a tracer: the unperturbed run.
+
+use std::io;
+
+use super::error::{Error, os};
+use super::event::{Ending, Nanos, Usage};
+use super::kernel::{self, now};
+use super::launch::{Command, launch};
+use super::signals::{Guard, Request};
+use super::stop::{Report, Stop, report};
+
+/// A command that ran to its end untraced.
+#[derive(Debug, Clone)]
+pub struct Ran {
+    /// How it ended.
+    pub ending: Ending,
+    /// When its gate was opened.
+    pub started: Nanos,
+    /// When its end was reported.
+    pub ended: Nanos,
+    /// wait4's usage of it and of the children it waited for.
+    pub usage: Option<Usage>,
+    /// Its own usage, without children.
+    pub own: Option<Usage>,
+}
+
+/// Runs `command` and waits for it, not for its descendants.
+///
+/// # Errors
+/// When the command cannot be run.
+pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
+    let mut launched = launch(command, None)?;
+    let pid = launched.pid;
+    let mut guard = Guard::take();
+    let started = now();
+    launched.open()?;
+    let waited = loop {
+        if guard.is_busy() {
+            for request in guard.requests(true) {
+                if let Request::Forward(signal) = request {
+                    // SAFETY: the child has not been reaped, so the pid is its own.
+                    unsafe { libc::kill(pid, signal) };
+                }
+            }
+        }
+        match kernel::wait_for(pid) {
+            Ok(Some(waited)) => break waited,
+            Ok(None) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(os("cannot wait for the command", e)),
+        }
+    };
+    let ending = match report(waited.status) {
+        Report::Plain(Stop::Exited { code }) => Ending::Exited(code),
+        Report::Plain(Stop::Killed { signal, core }) => Ending::Killed { signal, core },
+        _ => Ending::Detached,
+    };
+    let reports = launched.reports();
+    if reports.failed() {
+        return Err(reports.failure(command));
+    }
+    Ok(Ran {
+        ending,
+        started,
+        ended: waited.at,
+        usage: waited.waited,
+        own: waited.own,
+    })
+}
