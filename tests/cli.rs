@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -92,20 +93,29 @@ fn a_command_that_cannot_run_is_126_in_one_line() {
 #[test]
 fn wrong_usage_is_125_in_one_line() {
     for words in [
-        &["--no-such-option", "true"][..],
-        &[],
+        &[][..],
         &["-S", "no-such-key", "true"],
         &["-U", "no-such-column", "true"],
         &["--by", "no-such-thing", "true"],
         &["--top", "many", "true"],
         &["-e", "trace=no_such_call", "true"],
         &["-e", "status=no-such-status", "true"],
-        &["-o", "/nonexistent/directory/file", "true"],
+        &["-e", "trace=/(", "true"],
+        &["-e", "trace=%no-such-class", "true"],
     ] {
         let finished = count(words);
         finished.assert_code(125);
         one_message(&finished);
         assert!(finished.stdout.is_empty(), "{finished}");
+    }
+}
+
+#[test]
+fn an_unknown_option_is_not_taken_for_the_command() {
+    for option in ["--no-such-option", "--jsn", "-y"] {
+        let finished = count(&[option, "true"]);
+        finished.assert_code(125);
+        assert!(one_message(&finished).contains(option), "{finished}");
     }
 }
 
@@ -240,6 +250,11 @@ fn e_trace_is_exact_over_processes_and_threads() {
         .collect();
     let expected = BTreeMap::from([("getppid", (3200, 0)), ("close", (1024, 1024))]);
     assert_eq!(got, expected);
+    let measurement = &record.measurement;
+    assert!(
+        measurement.filter == "installed" || measurement.filter_reason.is_some(),
+        "{measurement:?}"
+    );
     let tree = record.tree.expect("there is a tree");
     assert_eq!(
         (tree.processes, tree.threads),
@@ -504,14 +519,21 @@ fn closed_descriptors_stay_closed() {
 
 #[test]
 fn an_ignored_sigchld_hinders_nothing_and_stays_ignored() {
-    let path = support::coldtrace_path().to_string_lossy();
-    let script = format!("trap '' CHLD; exec {path} count -o - grep SigIgn /proc/self/status");
-    let finished = finish(Command::new("sh").args(["-c", &script]));
+    let mut command = coldtrace("count");
+    command.args(["-o", "-", "grep", "SigIgn", "/proc/self/status"]);
+    // SAFETY: signal is async-signal-safe, and all that is called between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    let finished = finish(&mut command);
     finished.assert_code(0);
     let ignored = finished.err();
     let mask = ignored.split_whitespace().last().unwrap_or_default();
     let mask = u64::from_str_radix(mask, 16).unwrap_or_else(|_| panic!("{finished}"));
-    assert_ne!(mask & 1 << (libc::SIGCHLD - 1), 0, "{finished}");
+    assert_ne!(mask & (1 << (libc::SIGCHLD - 1)), 0, "{finished}");
     assert!(
         text_rows(&finished.out())
             .iter()

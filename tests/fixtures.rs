@@ -1,5 +1,6 @@
 //! Every program in fixtures/ gives exactly the table that its first lines promise: on each
-//! engine, and with the kernel's description of a stop as well as from the registers alone.
+//! engine, with the kernel's description of a stop as well as from the registers alone, and where a
+//! filter leaves the other calls out.
 //! Untraced it ends as it does traced.
 
 mod support;
@@ -43,6 +44,7 @@ fixtures! {
     a_call_stopped_and_continued_stays_one_call: "stop-continue";
     a_call_whose_handler_jumps_away_is_abandoned: "abandoned";
     a_programs_own_filter_keeps_working_and_its_refusals_count: "own-seccomp";
+    a_call_that_a_filter_kills_is_unfinished: "killed-by-filter";
     strict_mode_keeps_working: "strict-seccomp";
     five_hundred_threads_in_sequence_are_all_seen: "thread-sequence";
     a_dynamically_linked_program_with_pthreads_is_exact: "libc-threads";
@@ -55,6 +57,8 @@ fixtures! {
     two_thousand_signals_in_four_threads_arrive_once_each: "signal-storm";
     queued_signals_between_threads_all_arrive: "realtime-storm";
     sigtrap_reaches_the_program: "sigtrap";
+    death_at_any_moment_loses_no_process: "killed-anywhere";
+    exec_while_other_threads_are_busy_loses_nothing: "exec-while-busy";
     ptrace_by_the_program_is_refused_and_counted: "ptrace-refused";
     clone_untraced_does_not_escape: "clone-untraced";
     clone3_untraced_does_not_escape: "clone3-untraced";
@@ -94,6 +98,8 @@ fn holds(name: &str) {
                 process_counts_hold(&fixture, &program, &options);
             }
         }
+        let options = engine_options(engine, STOP_INFOS[0]);
+        filtered_counts_hold(&fixture, &program, &options);
     }
 }
 
@@ -126,6 +132,31 @@ fn counts_hold(fixture: &Fixture, program: &Program, engine: &str, options: &[&s
     assert!(
         wrong.is_empty(),
         "{} {options:?}:\n  {}\n\n{}\n{finished}",
+        fixture.name,
+        wrong.join("\n  "),
+        table::render(&record)
+    );
+}
+
+/// The same rows, and no others, when only they are asked for.
+fn filtered_counts_hold(fixture: &Fixture, program: &Program, options: &[&str]) {
+    let Some(names) = fixture.countable() else {
+        return;
+    };
+    let set = format!("trace={}", names.join(","));
+    let options = [options, &["-e", &set]].concat();
+    let record = support::counted(&options, &program.path, &program.arguments);
+    let mut wrong = table::differences(fixture, &record);
+    wrong.extend(table::contradictions(&record));
+    wrong.extend(
+        table::rows(&record)
+            .iter()
+            .filter(|row| !names.contains(&row.name.as_str()))
+            .map(|row| format!("{}: not asked for", row.name)),
+    );
+    assert!(
+        wrong.is_empty(),
+        "{} {options:?}:\n  {}\n\n{}",
         fixture.name,
         wrong.join("\n  "),
         table::render(&record)

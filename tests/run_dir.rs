@@ -290,7 +290,7 @@ fn logs_hold_what_the_command_wrote_and_it_is_shown_too() {
     assert_eq!(finished.stdout, b"out\0\xff\nno newline");
     assert!(finished.stderr.starts_with(b"err\x01\n"), "{finished}");
     assert!(
-        finished.err().contains("coldtrace:"),
+        finished.err().contains("exited 0"),
         "a summary follows: {finished}"
     );
     let record = read_record(&latest.join("record.json"), &finished);
@@ -453,7 +453,7 @@ fn runs_that_cannot_be_written_stop_it_before_the_command() {
 }
 
 /// Runs `sh -c script` on a file system of its own at `directory`, with `left` bytes left on it.
-fn on_a_full_disk(directory: &Path, left: &str, script: &str) -> Option<Finished> {
+fn on_a_full_disk(directory: &Path, left: u64, script: &str) -> Option<Finished> {
     if !is_root() || find_program("unshare").is_none() {
         skip("a full disk needs root and unshare");
         return None;
@@ -462,8 +462,9 @@ fn on_a_full_disk(directory: &Path, left: &str, script: &str) -> Option<Finished
     let setup = format!(
         "mount -t tmpfs -o size=64k none {d} 2>/dev/null || exit 77
          mkdir -m 700 {d}/runs
-         head -c $((65536 - {left})) /dev/zero > {d}/fill
+         head -c {} /dev/zero > {d}/fill
          {script}",
+        65536 - left,
         d = directory.display()
     );
     let finished = finish(Command::new("unshare").args(["-m", "sh", "-c", &setup]));
@@ -475,50 +476,61 @@ fn on_a_full_disk(directory: &Path, left: &str, script: &str) -> Option<Finished
 }
 
 #[test]
-fn a_full_disk_loses_no_output_and_is_said() {
+fn a_disk_that_is_full_before_stops_it_before_the_command() {
     let scratch = Scratch::new("full");
+    let (disk, ran) = (scratch.path("disk"), scratch.path("ran"));
+    let script = format!(
+        "{} run --runs {}/runs -- touch {}",
+        support::coldtrace_path().display(),
+        disk.display(),
+        ran.display()
+    );
+    let Some(finished) = on_a_full_disk(&disk, 0, &script) else {
+        return;
+    };
+    finished.assert_code(125);
+    assert!(
+        finished.err().contains("No space left on device"),
+        "{finished}"
+    );
+    assert!(!ran.exists(), "the command ran: {finished}");
+}
+
+/// With any room left, from none to more than the log needs at first: either the command is not
+/// run, or all of its output and the summary are shown. The status says it either way.
+#[test]
+fn a_disk_that_fills_during_the_run_loses_no_output_and_gives_the_summary() {
+    let scratch = Scratch::new("fills");
     let disk = scratch.path("disk");
     let script = format!(
-        "{} run --runs {}/runs -- sh -c 'echo from-the-command'",
+        "{} run --runs {}/runs -- sh -c 'echo done >&2; head -c 200000 /dev/zero'",
         support::coldtrace_path().display(),
         disk.display()
     );
-    for left in ["0", "4096"] {
+    let mut ran = 0;
+    for left in (4096..=49152).step_by(4096) {
         let Some(finished) = on_a_full_disk(&disk, left, &script) else {
             return;
         };
         finished.assert_code(125);
+        let text = finished.err();
         assert!(
-            finished.err().contains("No space left on device"),
-            "{left}: {finished}"
+            text.contains("No space left on device"),
+            "{left} left: {finished}"
         );
-        if left != "0" {
-            // The run could start: the command ran, and its output and summary are shown.
-            assert_eq!(finished.out(), "from-the-command\n", "{left}: {finished}");
+        if !text.contains("done\n") {
+            assert!(finished.stdout.is_empty(), "{left} left: {finished}");
+            continue;
+        }
+        ran += 1;
+        assert_eq!(
+            finished.stdout.len(),
+            200_000,
+            "{left} left: the output is whole"
+        );
+        for wanted in ["exited 0", "calls"] {
+            assert!(text.contains(wanted), "{left} left, {wanted}: {finished}");
         }
     }
-}
-
-#[test]
-fn a_disk_that_fills_during_the_run_still_gives_the_summary() {
-    let scratch = Scratch::new("fills");
-    let disk = scratch.path("disk");
-    let script = format!(
-        "{} run --runs {}/runs -- sh -c 'head -c 200000 /dev/zero; echo done >&2'",
-        support::coldtrace_path().display(),
-        disk.display()
-    );
-    let Some(finished) = on_a_full_disk(&disk, "32768", &script) else {
-        return;
-    };
-    finished.assert_code(125);
-    assert_eq!(
-        finished.stdout.len(),
-        200_000,
-        "the command's own output is whole"
-    );
-    let text = finished.err();
-    assert!(text.contains("done\n"), "{finished}");
-    assert!(text.contains("No space left on device"), "{finished}");
-    assert!(text.contains("calls"), "the summary: {finished}");
+    assert!(ran > 0, "it never ran");
 }

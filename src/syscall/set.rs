@@ -51,7 +51,7 @@ pub enum ExprError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A regular expression that is not valid for any call's name.
+    /// A regular expression that is found in no call's name.
     #[error("'{word}' matches no system call")]
     NoMatch {
         /// The word.
@@ -326,7 +326,7 @@ fn distance(one: &str, other: &str) -> usize {
             {
                 best = best.min(Some(cost + 1));
             }
-            next.push(best.unwrap_or(usize::MAX));
+            next.push(best.unwrap_or(row + 1));
         }
         older = std::mem::replace(&mut last, next);
         before = Some(letter);

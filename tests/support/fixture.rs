@@ -8,6 +8,7 @@
 //! | `args WORDS` | arguments; `{name}` is the path of another fixture |
 //! | `helper` | no test of its own |
 //! | `traced-only` | untraced it ends in another way |
+//! | `unfiltered-only` | it cannot work below a filter, whoever installs it |
 //! | `expect NAME calls=N ...` | the row of that call; `abi:NAME` where it is not x86_64's, `#N` by number |
 //! | `expect NAME absent` | there is no such row |
 //! | `expect-only` | there is no row that is not listed |
@@ -41,6 +42,7 @@ pub struct Fixture {
     pub helper: bool,
     /// Whether it ends differently when nobody traces it.
     pub traced_only: bool,
+    unfiltered_only: bool,
     cflags: Vec<String>,
     args: Vec<String>,
     /// Rows of the whole table.
@@ -155,6 +157,7 @@ impl Fixture {
         match first.as_str() {
             "helper" if rest.is_empty() => self.helper = true,
             "traced-only" if rest.is_empty() => self.traced_only = true,
+            "unfiltered-only" if rest.is_empty() => self.unfiltered_only = true,
             "expect-only" if rest.is_empty() => self.only = true,
             "cflags" => self.cflags = rest,
             "args" => self.args = rest,
@@ -173,6 +176,21 @@ impl Fixture {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Names of the calls whose number it promises, for `-e trace=`; none where a call is not
+    /// x86_64's or has no name, or where the program cannot be filtered.
+    pub fn countable(&self) -> Option<Vec<&str>> {
+        let nameless = |row: &ExpectedRow| {
+            row.abi != "x86_64" || row.name.starts_with('#') || row.name.starts_with("syscall_")
+        };
+        (!self.unfiltered_only && !self.rows.iter().any(nameless)).then(|| {
+            self.rows
+                .iter()
+                .filter(|row| !row.absent && row.calls != Expected::Any)
+                .map(|row| row.name.as_str())
+                .collect()
+        })
     }
 
     /// The compiled program with its arguments, or why it cannot be had on this machine.

@@ -183,6 +183,12 @@ pub fn contradictions(record: &Record) -> Vec<String> {
     if !rows.is_sorted_by(|a, b| wall(a) >= wall(b)) {
         found.push("rows are not in the order of their wall time".to_owned());
     }
+    for note in &record.measurement.notes {
+        // A stop of a thread that is being killed is nothing unknown.
+        if note.contains("unknown") {
+            found.push(format!("note: {note}"));
+        }
+    }
     if record.measurement.events_lost != 0 {
         found.push(format!("{} events lost", record.measurement.events_lost));
     }
