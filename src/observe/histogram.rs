@@ -100,7 +100,7 @@ mod tests {
                     "{v} above bucket {b}"
                 );
             }
-            value = value * 3 / 2 + 1;
+            value += value / 2 + 1;
         }
         assert!(lower(bucket(u64::MAX)) <= u64::MAX);
     }

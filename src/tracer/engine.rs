@@ -186,7 +186,8 @@ impl Engine<'_, '_> {
         loop {
             let held = self.tasks.held().next().is_some();
             let block = queue.is_empty() && !held;
-            match kernel::wait(block, self.tasks.exiting() > 0) {
+            let alone = self.tasks.len() <= 1 && !held;
+            match kernel::wait(block, alone) {
                 Ok(Some(waited)) => queue.push_back(waited),
                 Ok(None) if block => {} // What was peeked at went on.
                 Ok(None) => {
@@ -199,7 +200,7 @@ impl Engine<'_, '_> {
                 Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(!queue.is_empty()),
                 Err(e) => return Err(os("cannot wait for the command", e)),
             }
-            if self.tasks.len() <= 1 && !held {
+            if alone {
                 return Ok(true); // No other thread could be waiting.
             }
         }
@@ -290,12 +291,13 @@ impl Engine<'_, '_> {
             Report::Syscall => match self.side(tid) {
                 Ok(Side::Entry(entry)) => Stop::Entry(entry),
                 Ok(Side::Exit { value, ip, sp }) => Stop::Exit { value, ip, sp },
-                Ok(Side::Neither) => Stop::Unknown { status },
+                Ok(Side::Foreign) => Stop::Unknown { status },
+                Ok(Side::Gone) => Stop::Dying,
                 Err(e) => self.failed("ask for the call of", tid, &e),
             },
             Report::Seccomp => match self.seccomp_entry(tid) {
                 Ok(Some(entry)) => Stop::Seccomp(entry),
-                Ok(None) => Stop::Unknown { status },
+                Ok(None) => Stop::Dying,
                 Err(e) => self.failed("ask for the call of", tid, &e),
             },
             Report::Child(birth) => match kernel::event_message(tid) {
@@ -315,6 +317,12 @@ impl Engine<'_, '_> {
                     former: former as i32,
                 },
                 Err(e) => self.failed("ask who executed in", tid, &e),
+            },
+            Report::Exiting => match kernel::event_message(tid) {
+                Ok(status) => Stop::Exiting {
+                    status: status as i32,
+                },
+                Err(_) => Stop::Exiting { status: 0 },
             },
             Report::Signal(signal) => {
                 if tid == self.root
@@ -461,7 +469,12 @@ impl Engine<'_, '_> {
                     });
                 }
             }
-            repair::Plan::End(value) => self.rewrite(tid, |r| r.finish(entry, value))?,
+            repair::Plan::End(value) => {
+                self.rewrite(tid, |r| r.finish(entry, value))?;
+                self.patched.remove(&tid);
+                self.tasks.time_is_over(tid, value, now(), &mut self.out);
+                self.tell();
+            }
         }
         kernel::resume_to_syscall(tid, signal)
     }

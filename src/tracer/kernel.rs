@@ -24,8 +24,11 @@ pub enum Side {
         /// Stack pointer.
         sp: u64,
     },
-    /// The kernel calls it no syscall stop, or an architecture is not known.
-    Neither,
+    /// A call of an architecture that has no table here.
+    Foreign,
+    /// It is in no syscall stop any more: it was killed in the meantime, and
+    /// what it reports next is its end.
+    Gone,
 }
 
 /// One report of wait.
@@ -145,7 +148,7 @@ pub fn syscall_info(tid: i32) -> io::Result<Side> {
     }?;
     let (ip, sp) = (info.instruction_pointer, info.stack_pointer);
     let entry = |number: u64, args: [u64; 6]| {
-        Abi::from_audit(info.arch, number).map_or(Side::Neither, |(abi, number)| {
+        Abi::from_audit(info.arch, number).map_or(Side::Foreign, |(abi, number)| {
             Side::Entry(Entry {
                 sys: Sys { abi, number },
                 args,
@@ -170,7 +173,7 @@ pub fn syscall_info(tid: i32) -> io::Result<Side> {
             let value = unsafe { info.u.exit }.sval;
             Side::Exit { value, ip, sp }
         }
-        _ => Side::Neither,
+        _ => Side::Gone,
     })
 }
 
@@ -244,45 +247,48 @@ pub fn syscall_registers(tid: i32, inside: bool) -> io::Result<Side> {
 /// pays for it at most this long a stop.
 const POLL: u64 = 40_000;
 
-/// Waits for any child or tracee. `peek`: some task may be a zombie, whose
-/// usage is read before it is reaped. `None`: nothing to report now (only when
-/// not blocking). EINTR and ECHILD are the caller's to judge.
-pub fn wait(block: bool, peek: bool) -> io::Result<Option<Waited>> {
-    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
-    if block && !peek {
+/// Waits for any child or tracee. `alone`: no other task could be waiting, so a
+/// stop need not be taken from the queue before it is served. `None`: nothing
+/// to report now. EINTR and ECHILD are the caller's to judge.
+///
+/// The report is looked at first: a zombie's usage can be read only until it is
+/// reaped, and nothing announces for certain that one is coming.
+pub fn wait(block: bool, alone: bool) -> io::Result<Option<Waited>> {
+    if block {
         let begun = now();
         while now().saturating_sub(begun) < POLL {
-            if let Some(waited) = wait4(-1, libc::__WALL | libc::WNOHANG, false)? {
+            if let Some(waited) = look_and_wait(libc::P_ALL, 0, libc::WNOHANG, alone)? {
                 return Ok(Some(waited));
             }
             // SAFETY: it takes nothing and only gives others their turn.
             unsafe { libc::sched_yield() };
         }
     }
-    if peek {
-        look_and_wait(libc::P_ALL, 0, flags)
-    } else {
-        wait4(-1, flags, false)
-    }
+    look_and_wait(libc::P_ALL, 0, if block { 0 } else { libc::WNOHANG }, alone)
 }
 
 /// Waits for child `pid`, whose usage is read before it is reaped. A child that
 /// is traced reports its stops too.
 pub fn wait_for(pid: i32) -> io::Result<Option<Waited>> {
-    look_and_wait(libc::P_PID, pid, libc::__WALL)
+    look_and_wait(libc::P_PID, pid, 0, true)
 }
 
-fn look_and_wait(kind: libc::idtype_t, id: i32, flags: i32) -> io::Result<Option<Waited>> {
+fn look_and_wait(
+    kind: libc::idtype_t,
+    id: i32,
+    flags: i32,
+    alone: bool,
+) -> io::Result<Option<Waited>> {
     // SAFETY: all-zero bytes are a valid siginfo_t.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let look = flags | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
+    let look = flags | libc::__WALL | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
     // SAFETY: the kernel writes one siginfo_t.
     if unsafe { libc::waitid(kind, id as libc::id_t, &raw mut info, look) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: waitid fills in si_pid; with WNOHANG and nothing to report it
-    // stays 0.
-    let tid = unsafe { info.si_pid() };
+    // SAFETY: waitid fills in si_pid and si_status; with WNOHANG and nothing to
+    // report they stay 0.
+    let (tid, code) = unsafe { (info.si_pid(), info.si_status()) };
     if tid == 0 {
         return Ok(None);
     }
@@ -290,9 +296,20 @@ fn look_and_wait(kind: libc::idtype_t, id: i32, flags: i32) -> io::Result<Option
         info.si_code,
         libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED
     );
+    if alone && !dead {
+        // Resuming it takes the report away; si_status is what a wait status
+        // has from bit 8 on.
+        return Ok(Some(Waited {
+            tid,
+            status: (code << 8) | 0x7f,
+            at: now(),
+            own: None,
+            waited: None,
+        }));
+    }
     let own = if dead { own_usage(tid) } else { None };
-    // The task that was peeked at may have gone on (SIGKILL): never block here.
-    let waited = wait4(tid, libc::__WALL | libc::WNOHANG, dead)?;
+    // What was looked at may have gone on (SIGKILL): never block here.
+    let waited = wait4(tid, libc::WNOHANG, dead)?;
     Ok(waited.map(|w| Waited { own, ..w }))
 }
 
@@ -306,7 +323,7 @@ fn wait4(tid: i32, flags: i32, usage: bool) -> io::Result<Option<Waited>> {
         std::ptr::null_mut()
     };
     // SAFETY: the kernel writes a status and, where asked for, one rusage.
-    let tid = unsafe { libc::wait4(tid, &raw mut status, flags, into) };
+    let tid = unsafe { libc::wait4(tid, &raw mut status, flags | libc::__WALL, into) };
     match tid {
         0 => Ok(None),
         1.. => Ok(Some(Waited {

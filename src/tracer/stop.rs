@@ -90,7 +90,10 @@ pub enum Stop {
         former: i32,
     },
     /// PTRACE_EVENT_EXIT: the task is about to end, its memory is still there.
-    Exiting,
+    Exiting {
+        /// The wait status that it will end with.
+        status: i32,
+    },
     /// The task ended by exit.
     Exited {
         /// Exit status.
@@ -127,6 +130,8 @@ pub enum Report {
     Child(Birth),
     /// An exec: ask for the former tid.
     Exec,
+    /// An exit stop: ask for the status.
+    Exiting,
 }
 
 /// Reads a raw wait status (wait(2), ptrace(2)). Signals up to 127 are taken as
@@ -152,7 +157,7 @@ pub fn report(status: i32) -> Report {
         libc::PTRACE_EVENT_VFORK => Report::Child(Birth::Vfork),
         libc::PTRACE_EVENT_CLONE => Report::Child(Birth::Clone),
         libc::PTRACE_EVENT_EXEC => Report::Exec,
-        libc::PTRACE_EVENT_EXIT => Report::Plain(Stop::Exiting),
+        libc::PTRACE_EVENT_EXIT => Report::Exiting,
         libc::PTRACE_EVENT_SECCOMP => Report::Seccomp,
         EVENT_STOP => Report::Plain(match signal {
             libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => {

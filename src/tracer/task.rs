@@ -190,7 +190,21 @@ impl Task {
                 self.cut_interrupted(settle);
                 self.resume(0)
             }
-            Stop::Exiting => {
+            Stop::Exiting { status } => {
+                if let Some(held) = self.held.take_if(|h| {
+                    status & 0x7f == libc::SIGSYS && h.value == h.call.entry.sys.number
+                }) {
+                    // A filter killed it for this call.
+                    let outcome = Outcome::Unfinished;
+                    self.settle(
+                        Settled {
+                            call: held.call,
+                            left: None,
+                            outcome,
+                        },
+                        settle,
+                    );
+                }
                 self.end(settle);
                 Action::Continue(0)
             }
@@ -221,6 +235,13 @@ impl Task {
                 },
                 settle,
             );
+        }
+    }
+
+    /// A call that was to be re-issued has no time left: it returned `value`.
+    pub fn time_is_over(&mut self, value: i64, at: Nanos, settle: &mut impl FnMut(Settled)) {
+        if let Some(i) = self.interrupted.pop_if(|i| i.fresh && i.reissued) {
+            self.finish(i.call, value, at, settle);
         }
     }
 

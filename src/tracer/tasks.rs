@@ -76,7 +76,6 @@ pub struct Tasks {
     wanted: CallSet,
     next_process: u32,
     next_thread: u32,
-    exiting: usize,
     /// The command was executed, at this time.
     started: Option<Nanos>,
     /// Everything is let go as it stops.
@@ -93,7 +92,6 @@ impl Tasks {
             wanted,
             next_process: 0,
             next_thread: 0,
-            exiting: 0,
             started: None,
             letting_go: false,
         }
@@ -122,11 +120,6 @@ impl Tasks {
     /// Threads that are traced.
     pub fn len(&self) -> usize {
         self.slots.len()
-    }
-
-    /// Threads whose exit stop was seen, but not their end.
-    pub fn exiting(&self) -> usize {
-        self.exiting
     }
 
     /// The pid of a traced thread's process.
@@ -211,7 +204,7 @@ impl Tasks {
                 self.born(tid, birth, child, thread, at, out);
                 self.advance(tid, stop, at, out);
             }
-            Stop::Exiting => {
+            Stop::Exiting { .. } => {
                 self.advance(tid, stop, at, out);
                 self.exiting_now(tid, at, out);
             }
@@ -232,7 +225,7 @@ impl Tasks {
         waited: Option<Usage>,
         out: &mut Outbox,
     ) {
-        let Some(mut slot) = self.remove(tid) else {
+        let Some(mut slot) = self.slots.remove(&tid) else {
             self.early.insert(tid, Early::Gone { at, ending });
             return;
         };
@@ -259,6 +252,18 @@ impl Tasks {
                 at,
             });
         }
+    }
+
+    /// A call that was to be re-issued has no time left: it returned `value`.
+    pub fn time_is_over(&mut self, tid: i32, value: i64, at: Nanos, out: &mut Outbox) {
+        let Some(slot) = self.slots.get_mut(&tid) else {
+            return;
+        };
+        let (process, thread) = (slot.process, slot.thread);
+        let (wanted, events) = (&self.wanted, &mut out.events);
+        slot.task.time_is_over(value, at, &mut |settled| {
+            tell(wanted, events, process, thread, &settled);
+        });
     }
 
     /// The loop has let a thread go.
@@ -327,14 +332,6 @@ impl Tasks {
         });
     }
 
-    fn remove(&mut self, tid: i32) -> Option<Slot> {
-        let slot = self.slots.remove(&tid)?;
-        if slot.exiting {
-            self.exiting = self.exiting.saturating_sub(1);
-        }
-        Some(slot)
-    }
-
     fn advance(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
         let Some(slot) = self.slots.get_mut(&tid) else {
             return;
@@ -396,7 +393,6 @@ impl Tasks {
         };
         if !slot.exiting {
             slot.exiting = true;
-            self.exiting += 1;
             group.live = group.live.saturating_sub(1);
         }
         let last = group.live == 0;
@@ -482,7 +478,7 @@ impl Tasks {
                 .map(|(other, _)| *other)
                 .collect();
             for other in others {
-                if let Some(mut slot) = self.remove(other) {
+                if let Some(mut slot) = self.slots.remove(&other) {
                     self.finish_task(&mut slot, out);
                     let thread = slot.thread;
                     out.events.push(Event::ThreadEnded {

@@ -35,6 +35,7 @@ pub const SKIPPED: i32 = 77;
 
 /// A program of fixtures/, and what it promises.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // each is one line of the head comment
 pub struct Fixture {
     /// File name without `.c`.
     pub name: String,
