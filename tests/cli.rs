@@ -56,11 +56,9 @@ fn the_exit_status_is_the_commands_own() {
 
 #[test]
 fn a_death_by_signal_is_died_again() {
-    for (name, number) in [
-        ("TERM", libc::SIGTERM),
-        ("KILL", libc::SIGKILL),
-        ("SEGV", libc::SIGSEGV),
-    ] {
+    for (name, number) in
+        [("TERM", libc::SIGTERM), ("KILL", libc::SIGKILL), ("SEGV", libc::SIGSEGV)]
+    {
         count(&["sh", "-c", &format!("kill -{name} $$")]).assert_signal(number);
     }
 }
@@ -83,10 +81,7 @@ fn a_command_that_cannot_run_is_126_in_one_line() {
         let finished = count(&[&path.to_string_lossy()]);
         finished.assert_code(126);
         let message = one_message(&finished);
-        assert!(
-            message.contains("ermission denied"),
-            "the system's words: {message}"
-        );
+        assert!(message.contains("ermission denied"), "the system's words: {message}");
     }
 }
 
@@ -123,10 +118,7 @@ fn an_unknown_option_is_not_taken_for_the_command() {
 fn an_unknown_call_is_named_unless_it_may_be_missing() {
     let finished = count(&["-e", "trace=openat,no_such_call", "true"]);
     finished.assert_code(125);
-    assert!(
-        one_message(&finished).contains("no_such_call"),
-        "{finished}"
-    );
+    assert!(one_message(&finished).contains("no_such_call"), "{finished}");
     count(&["-e", "trace=openat,?no_such_call", "true"]).assert_code(0);
 }
 
@@ -148,12 +140,7 @@ fn the_commands_output_is_untouched_and_the_table_goes_to_stderr() {
     finished.assert_code(0);
     assert_eq!(finished.stdout, b"a\0b\xff\n");
     assert!(finished.err().starts_with("to-stderr\n"), "{finished}");
-    assert!(
-        text_rows(&finished.err())
-            .iter()
-            .any(|(name, _)| name == "execve"),
-        "{finished}"
-    );
+    assert!(text_rows(&finished.err()).iter().any(|(name, _)| name == "execve"), "{finished}");
 }
 
 #[test]
@@ -165,22 +152,14 @@ fn o_file_holds_the_table_and_stderr_nothing() {
     assert_eq!(finished.out(), "out\n");
     assert_eq!(finished.err(), "", "{finished}");
     let text = std::fs::read_to_string(&report).expect("the report is there");
-    assert!(
-        text_rows(&text).iter().any(|(name, _)| name == "write"),
-        "{text}"
-    );
+    assert!(text_rows(&text).iter().any(|(name, _)| name == "write"), "{text}");
 }
 
 #[test]
 fn o_dash_prints_the_table_and_sends_the_commands_output_to_stderr() {
     let finished = count(&["-o", "-", "echo", "from-the-command"]);
     finished.assert_code(0);
-    assert!(
-        text_rows(&finished.out())
-            .iter()
-            .any(|(name, _)| name == "write"),
-        "{finished}"
-    );
+    assert!(text_rows(&finished.out()).iter().any(|(name, _)| name == "write"), "{finished}");
     assert_eq!(finished.err(), "from-the-command\n", "{finished}");
 }
 
@@ -217,11 +196,7 @@ fn e_trace_counts_the_same_and_only_that() {
     let arguments = ["-lR".into(), scratch.root().to_owned()];
     let all = counted(&[], &ls, &arguments);
     let expected = table::row(&all, "openat").expect("ls opens files");
-    for options in [
-        &["-e", "trace=openat"][..],
-        &["-e", "openat"],
-        &["--trace=openat"],
-    ] {
+    for options in [&["-e", "trace=openat"][..], &["-e", "openat"], &["--trace=openat"]] {
         let record = counted(options, &ls, &arguments);
         let [row] = table::rows(&record) else {
             panic!("{options:?}: one row is wanted\n{}", table::render(&record));
@@ -239,11 +214,7 @@ fn e_trace_is_exact_over_processes_and_threads() {
     let Some(program) = built("processes-threads") else {
         return;
     };
-    let record = counted(
-        &["-e", "trace=getppid,close"],
-        &program.path,
-        &program.arguments,
-    );
+    let record = counted(&["-e", "trace=getppid,close"], &program.path, &program.arguments);
     let got: BTreeMap<&str, (u64, u64)> = table::rows(&record)
         .iter()
         .map(|row| (row.name.as_str(), (row.calls, row.error_count())))
@@ -256,11 +227,7 @@ fn e_trace_is_exact_over_processes_and_threads() {
         "{measurement:?}"
     );
     let tree = record.tree.expect("there is a tree");
-    assert_eq!(
-        (tree.processes, tree.threads),
-        (9, 33),
-        "all are followed all the same"
-    );
+    assert_eq!((tree.processes, tree.threads), (9, 33), "all are followed all the same");
 }
 
 #[test]
@@ -268,11 +235,7 @@ fn a_negated_set_counts_all_the_rest() {
     let Some(program) = built("processes-threads") else {
         return;
     };
-    let record = counted(
-        &["-e", "trace=!getppid,close"],
-        &program.path,
-        &program.arguments,
-    );
+    let record = counted(&["-e", "trace=!getppid,close"], &program.path, &program.arguments);
     assert_eq!(table::row(&record, "getppid"), None);
     assert_eq!(table::row(&record, "close"), None);
     assert_eq!(table::calls(&record, "clone"), 24);
@@ -299,12 +262,7 @@ fn status_chooses_failed_or_successful_calls() {
     };
     for options in [&["-Z"][..], &["-e", "status=failed"]] {
         let record = counted(options, &program.path, &program.arguments);
-        assert_eq!(
-            table::rows(&record).len(),
-            1,
-            "{options:?}\n{}",
-            table::render(&record)
-        );
+        assert_eq!(table::rows(&record).len(), 1, "{options:?}\n{}", table::render(&record));
         assert_eq!(table::calls(&record, "close"), 1024, "{options:?}");
     }
     for options in [&["-z"][..], &["-e", "status=successful"]] {
@@ -322,12 +280,7 @@ fn shown(options: &[&str]) -> Option<String> {
     let scratch = Scratch::new("shown");
     let report = scratch.path("report");
     let finished = finish(
-        coldtrace("count")
-            .args(options)
-            .arg("-o")
-            .arg(&report)
-            .arg("--")
-            .arg(&program.path),
+        coldtrace("count").args(options).arg("-o").arg(&report).arg("--").arg(&program.path),
     );
     finished.assert_code(0);
     Some(std::fs::read_to_string(&report).unwrap_or_else(|error| panic!("{error}: {finished}")))
@@ -340,11 +293,7 @@ fn capital_s_sorts_the_rows() {
     };
     let calls: Vec<u64> = text_rows(&text)
         .iter()
-        .map(|(_, fields)| {
-            fields[0]
-                .parse()
-                .unwrap_or_else(|_| panic!("no number: {text}"))
-        })
+        .map(|(_, fields)| fields[0].parse().unwrap_or_else(|_| panic!("no number: {text}")))
         .collect();
     assert_eq!(calls.first(), Some(&3200), "{text}");
     assert!(calls.is_sorted_by(|a, b| a >= b), "{text}");
@@ -362,23 +311,12 @@ fn capital_u_chooses_columns_and_leaves_no_cell_blank() {
     };
     let rows = text_rows(&text);
     assert!(rows.iter().all(|(_, fields)| fields.len() == 3), "{text}");
-    assert!(
-        rows.iter()
-            .any(|(_, fields)| fields[..] == ["close", "1024", "1024"]),
-        "{text}"
-    );
-    assert!(
-        rows.iter()
-            .any(|(_, fields)| fields[..] == ["getppid", "3200", "0"]),
-        "{text}"
-    );
+    assert!(rows.iter().any(|(_, fields)| fields[..] == ["close", "1024", "1024"]), "{text}");
+    assert!(rows.iter().any(|(_, fields)| fields[..] == ["getppid", "3200", "0"]), "{text}");
     let Some(text) = shown(&[]) else { return };
     let rows = text_rows(&text);
     let width = rows[0].1.len();
-    assert!(
-        rows.iter().all(|(_, fields)| fields.len() == width),
-        "no blank cells: {text}"
-    );
+    assert!(rows.iter().all(|(_, fields)| fields.len() == width), "no blank cells: {text}");
 }
 
 #[test]
@@ -395,10 +333,7 @@ fn top_folds_the_rest_into_one_line() {
 #[test]
 fn every_line_fits_80_columns_where_output_is_no_terminal() {
     let Some(text) = shown(&[]) else { return };
-    let too_long: Vec<&str> = text
-        .lines()
-        .filter(|line| line.chars().count() > 80)
-        .collect();
+    let too_long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
     assert!(too_long.is_empty(), "{too_long:#?}");
 }
 
@@ -407,11 +342,9 @@ fn by_process_thread_and_exe_divide_the_same_calls() {
     let Some(program) = built("processes-threads") else {
         return;
     };
-    for (by, groups, getppid_in_each) in [
-        ("process", 9, Some(400)),
-        ("thread", 33, Some(100)),
-        ("exe", 1, None),
-    ] {
+    for (by, groups, getppid_in_each) in
+        [("process", 9, Some(400)), ("thread", 33, Some(100)), ("exe", 1, None)]
+    {
         let record = counted(&["--by", by], &program.path, &program.arguments);
         let found = record.groups.clone().unwrap_or_default();
         assert_eq!(found.len(), groups, "--by {by}: {found:#?}");
@@ -422,16 +355,9 @@ fn by_process_thread_and_exe_divide_the_same_calls() {
             .collect();
         assert_eq!(counts.iter().sum::<u64>(), 3200, "--by {by}");
         if let Some(each) = getppid_in_each {
-            assert!(
-                counts.iter().all(|&calls| calls == each),
-                "--by {by}: {counts:?}"
-            );
+            assert!(counts.iter().all(|&calls| calls == each), "--by {by}: {counts:?}");
         }
-        let total: u64 = found
-            .iter()
-            .flat_map(|group| &group.syscalls)
-            .map(|row| row.calls)
-            .sum();
+        let total: u64 = found.iter().flat_map(|group| &group.syscalls).map(|row| row.calls).sum();
         assert_eq!(Some(total), record.tree.map(|tree| tree.calls), "--by {by}");
     }
 }
@@ -482,10 +408,7 @@ fn the_command_runs_as_another_user_where_root_asks_for_it() {
     assert_eq!(finished.out().trim(), uid);
     let finished = count(&["-u", "no-such-user-here", "id", "-u"]);
     finished.assert_code(125);
-    assert!(
-        one_message(&finished).contains("no-such-user-here"),
-        "{finished}"
-    );
+    assert!(one_message(&finished).contains("no-such-user-here"), "{finished}");
 }
 
 #[test]
@@ -511,10 +434,7 @@ fn closed_descriptors_stay_closed() {
     let inside =
         |words: &[&str]| finish(Command::new("sh").args(["-c", program, "sh"]).args(words)).out();
     let path = support::coldtrace_path().to_string_lossy();
-    assert_eq!(
-        inside(&["env"]),
-        inside(&[&path, "count", "-o", "/dev/null"])
-    );
+    assert_eq!(inside(&["env"]), inside(&[&path, "count", "-o", "/dev/null"]));
 }
 
 #[test]
@@ -534,12 +454,7 @@ fn an_ignored_sigchld_hinders_nothing_and_stays_ignored() {
     let mask = ignored.split_whitespace().last().unwrap_or_default();
     let mask = u64::from_str_radix(mask, 16).unwrap_or_else(|_| panic!("{finished}"));
     assert_ne!(mask & (1 << (libc::SIGCHLD - 1)), 0, "{finished}");
-    assert!(
-        text_rows(&finished.out())
-            .iter()
-            .any(|(name, _)| name == "execve"),
-        "{finished}"
-    );
+    assert!(text_rows(&finished.out()).iter().any(|(name, _)| name == "execve"), "{finished}");
 }
 
 // ---- where ptrace is refused ----
@@ -601,21 +516,11 @@ fn signalled(
     let report: PathBuf = scratch.path("report");
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
     let mut command = coldtrace("count");
-    command
-        .arg("-o")
-        .arg(&report)
-        .arg("--")
-        .arg(&program.path)
-        .args(argument)
-        .stdout(writer);
+    command.arg("-o").arg(&report).arg("--").arg(&program.path).args(argument).stdout(writer);
     let running = start_with_own_stdout(&mut command);
     drop(command); // and with it our end of the pipe
     let mut ready = [0];
-    let mut poll = libc::pollfd {
-        fd: reader.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, which lives until poll returns.
     let polled = unsafe { libc::poll(&raw mut poll, 1, 60_000) };
     let is_ready = polled == 1 && matches!(reader.read(&mut ready), Ok(1));
@@ -637,10 +542,7 @@ fn ctrl_c_ends_both_and_the_table_is_there() {
         return;
     };
     finished.assert_signal(libc::SIGINT);
-    assert!(
-        text_rows(&text).iter().any(|(name, _)| name == "execve"),
-        "{text}\n{finished}"
-    );
+    assert!(text_rows(&text).iter().any(|(name, _)| name == "execve"), "{text}\n{finished}");
 }
 
 #[test]
@@ -649,10 +551,7 @@ fn sigterm_to_the_tracer_alone_reaches_the_command() {
         return;
     };
     finished.assert_signal(libc::SIGTERM);
-    assert!(
-        text_rows(&text).iter().any(|(name, _)| name == "execve"),
-        "{text}\n{finished}"
-    );
+    assert!(text_rows(&text).iter().any(|(name, _)| name == "execve"), "{text}\n{finished}");
 }
 
 #[test]

@@ -67,14 +67,9 @@ fixtures! {
 #[test]
 fn every_fixture_is_tested() {
     let tested: BTreeSet<String> = TESTED.iter().map(|&name| name.to_owned()).collect();
-    let there: BTreeSet<String> = fixture::names()
-        .into_iter()
-        .filter(|name| !Fixture::read(name).helper)
-        .collect();
-    assert_eq!(
-        tested, there,
-        "tests on the left, fixtures/*.c on the right"
-    );
+    let there: BTreeSet<String> =
+        fixture::names().into_iter().filter(|name| !Fixture::read(name).helper).collect();
+    assert_eq!(tested, there, "tests on the left, fixtures/*.c on the right");
 }
 
 fn holds(name: &str) {
@@ -107,27 +102,16 @@ fn counts_hold(fixture: &Fixture, program: &Program, engine: &str, options: &[&s
     let scratch = Scratch::new(&fixture.name);
     let report = scratch.path("report.json");
     let mut command = support::count_json(&report);
-    command
-        .args(options)
-        .arg("--")
-        .arg(&program.path)
-        .args(&program.arguments);
+    command.args(options).arg("--").arg(&program.path).args(&program.arguments);
     let finished = process::finish(&mut command);
     let record = read_record(&report, &finished);
     let mut wrong = table::differences(fixture, &record);
     wrong.extend(table::contradictions(&record));
     if record.measurement.engine != engine {
-        wrong.push(format!(
-            "engine {}, expected {engine}",
-            record.measurement.engine
-        ));
+        wrong.push(format!("engine {}, expected {engine}", record.measurement.engine));
     }
     if finished.code() != fixture.exit {
-        wrong.push(format!(
-            "exit status {:?}, expected {:?}",
-            finished.code(),
-            fixture.exit
-        ));
+        wrong.push(format!("exit status {:?}, expected {:?}", finished.code(), fixture.exit));
     }
     assert!(
         wrong.is_empty(),

@@ -25,12 +25,7 @@ fn record_of(name: &str) -> Option<Record> {
     let program = built(name)?;
     let scratch = Scratch::new(name);
     let runs = scratch.path("runs");
-    let finished = finish(
-        run_in(&runs)
-            .arg("--")
-            .arg(&program.path)
-            .args(&program.arguments),
-    );
+    let finished = finish(run_in(&runs).arg("--").arg(&program.path).args(&program.arguments));
     finished.assert_code(0);
     Some(read_record(&runs.join("latest/record.json"), &finished))
 }
@@ -77,19 +72,11 @@ fn the_record_says_what_ran_and_how_it_ended() {
     assert_eq!(record.outcome.exit_code, Some(3));
     assert_eq!(record.outcome.signal, None);
     assert!(record.outcome.wall_ns > 0);
-    assert!(
-        record
-            .rusage
-            .as_ref()
-            .is_some_and(|rusage| rusage.ru_maxrss_bytes > 0)
-    );
+    assert!(record.rusage.as_ref().is_some_and(|rusage| rusage.ru_maxrss_bytes > 0));
     assert_eq!(table::calls(&record, "execve"), 1);
     assert_eq!(table::contradictions(&record), Vec::<String>::new());
     let processes = record.processes.as_deref().unwrap_or_default();
-    assert_eq!(
-        processes.len() as u64,
-        record.tree.as_ref().map_or(0, |tree| tree.processes)
-    );
+    assert_eq!(processes.len() as u64, record.tree.as_ref().map_or(0, |tree| tree.processes));
 }
 
 #[test]
@@ -124,10 +111,7 @@ fn json_names_are_those_of_the_schema() {
         "/processes/0/threads/0/tid",
         "/processes/0/syscalls/0/calls",
     ] {
-        assert!(
-            record.pointer(pointer).is_some(),
-            "{pointer} is not in {record:#}"
-        );
+        assert!(record.pointer(pointer).is_some(), "{pointer} is not in {record:#}");
     }
 }
 
@@ -142,54 +126,25 @@ fn the_process_tree_has_parents_threads_and_times() {
     assert_eq!((root.id, root.parent, root.threads.len()), (0, None, 1));
     assert_eq!(root.execs.len(), 1);
     for (index, process) in processes.iter().enumerate().skip(1) {
-        assert_eq!(
-            (process.id, process.parent),
-            (index as u64, Some(0)),
-            "in order of start"
-        );
+        assert_eq!((process.id, process.parent), (index as u64, Some(0)), "in order of start");
         assert_eq!(process.threads.len(), 4, "{process:#?}");
         assert_eq!(process.execs.len(), 0, "a fork that never execs");
         assert_eq!(process.exit_code, Some(0));
         let calls = |name: &str| {
-            process
-                .syscalls
-                .iter()
-                .find(|call| call.name == name)
-                .map_or(0, |call| call.calls)
+            process.syscalls.iter().find(|call| call.name == name).map_or(0, |call| call.calls)
         };
-        assert_eq!(
-            (calls("getppid"), calls("close"), calls("fork")),
-            (400, 128, 0)
-        );
+        assert_eq!((calls("getppid"), calls("close"), calls("fork")), (400, 128, 0));
         for thread in &process.threads {
             assert!(thread.calls >= 132 && thread.errors == 32, "{thread:?}");
         }
     }
     for process in &processes {
-        let end = process
-            .end_ns
-            .unwrap_or_else(|| panic!("an end: {process:#?}"));
-        assert!(
-            process.start_ns <= end && process.start_ns >= root.start_ns,
-            "{process:#?}"
-        );
-        assert!(
-            process
-                .threads
-                .iter()
-                .all(|thread| thread.start_ns >= process.start_ns)
-        );
+        let end = process.end_ns.unwrap_or_else(|| panic!("an end: {process:#?}"));
+        assert!(process.start_ns <= end && process.start_ns >= root.start_ns, "{process:#?}");
+        assert!(process.threads.iter().all(|thread| thread.start_ns >= process.start_ns));
     }
-    let of_processes: u64 = processes
-        .iter()
-        .flat_map(|p| &p.syscalls)
-        .map(|c| c.calls)
-        .sum();
-    let of_threads: u64 = processes
-        .iter()
-        .flat_map(|p| &p.threads)
-        .map(|t| t.calls)
-        .sum();
+    let of_processes: u64 = processes.iter().flat_map(|p| &p.syscalls).map(|c| c.calls).sum();
+    let of_threads: u64 = processes.iter().flat_map(|p| &p.threads).map(|t| t.calls).sum();
     let total = record.tree.map(|tree| tree.calls);
     assert_eq!((Some(of_processes), Some(of_threads)), (total, total));
 }
@@ -201,22 +156,13 @@ fn an_exec_chain_is_in_order_with_its_arguments() {
     };
     let processes = record.processes.unwrap_or_default();
     assert_eq!(processes.len(), 1);
-    let argv: Vec<&[String]> = processes[0]
-        .execs
-        .iter()
-        .map(|exec| exec.argv.as_slice())
-        .collect();
+    let argv: Vec<&[String]> = processes[0].execs.iter().map(|exec| exec.argv.as_slice()).collect();
     assert_eq!(argv.len(), 3, "failed ones are not in it: {argv:?}");
     assert_eq!(argv[1], ["second", "2"]);
     assert_eq!(argv[2], ["third", "3", "3"]);
     assert!(processes[0].execs.is_sorted_by_key(|exec| exec.at_ns));
     for exec in &processes[0].execs {
-        assert!(
-            exec.exe
-                .as_deref()
-                .is_some_and(|exe| exe.ends_with("exec-fails")),
-            "{exec:?}"
-        );
+        assert!(exec.exe.as_deref().is_some_and(|exe| exe.ends_with("exec-fails")), "{exec:?}");
     }
 }
 
@@ -232,24 +178,13 @@ fn cpu_time_is_a_processs_own() {
     let [root, child] = processes.as_slice() else {
         panic!("two processes are wanted: {processes:#?}");
     };
-    assert!(
-        used(child) >= Duration::from_millis(290),
-        "the child: {:?}",
-        used(child)
-    );
-    assert!(
-        used(root) < Duration::from_millis(150),
-        "without its child's: {:?}",
-        used(root)
-    );
+    assert!(used(child) >= Duration::from_millis(290), "the child: {:?}", used(child));
+    assert!(used(root) < Duration::from_millis(150), "without its child's: {:?}", used(root));
     let tree = record.tree.unwrap_or_default();
     let total = Duration::from_nanos(tree.user_ns.unwrap_or(0) + tree.sys_ns.unwrap_or(0));
     let sum = used(root) + used(child);
     let apart = total.abs_diff(sum);
-    assert!(
-        apart < Duration::from_millis(20),
-        "each once: {total:?}, sum {sum:?}"
-    );
+    assert!(apart < Duration::from_millis(20), "each once: {total:?}, sum {sum:?}");
 }
 
 #[test]
@@ -264,15 +199,8 @@ fn a_daemon_that_nobody_waited_for_is_in_the_tree() {
     let record = read_record(&runs.join("latest/record.json"), &finished);
     let processes = record.processes.unwrap_or_default();
     let parents: Vec<Option<u64>> = processes.iter().map(|process| process.parent).collect();
-    assert_eq!(
-        parents,
-        [None, Some(0), Some(1)],
-        "created by, not adopted by"
-    );
-    assert!(
-        processes[2].end_ns > processes[0].end_ns,
-        "it outlived the command"
-    );
+    assert_eq!(parents, [None, Some(0), Some(1)], "created by, not adopted by");
+    assert!(processes[2].end_ns > processes[0].end_ns, "it outlived the command");
 }
 
 // ---- the directory ----
@@ -289,10 +217,7 @@ fn logs_hold_what_the_command_wrote_and_it_is_shown_too() {
     assert_eq!(read(&latest.join("stderr.log")), b"err\x01\n");
     assert_eq!(finished.stdout, b"out\0\xff\nno newline");
     assert!(finished.stderr.starts_with(b"err\x01\n"), "{finished}");
-    assert!(
-        finished.err().contains("exited 0"),
-        "a summary follows: {finished}"
-    );
+    assert!(finished.err().contains("exited 0"), "a summary follows: {finished}");
     let record = read_record(&latest.join("record.json"), &finished);
     assert_eq!(record.outcome.stdout_bytes, Some(16));
     assert_eq!(record.outcome.stderr_bytes, Some(5));
@@ -329,16 +254,8 @@ fn latest_is_the_last_run() {
     for label in ["first", "second"] {
         finish(run_in(&runs).args(["--label", label, "--", "true"])).assert_code(0);
         let target = std::fs::read_link(runs.join("latest")).expect("a symbolic link");
-        assert!(
-            target.is_relative(),
-            "runs/ can be moved: {}",
-            target.display()
-        );
-        assert!(
-            target.to_string_lossy().ends_with(label),
-            "{}",
-            target.display()
-        );
+        assert!(target.is_relative(), "runs/ can be moved: {}", target.display());
+        assert!(target.to_string_lossy().ends_with(label), "{}", target.display());
     }
     assert_eq!(run_directories(&runs).len(), 2);
 }
@@ -348,10 +265,7 @@ fn the_directory_is_private_and_kept_from_git() {
     let scratch = Scratch::new("private");
     let runs = scratch.path("runs");
     finish(run_in(&runs).args(["--", "true"])).assert_code(0);
-    let mode = std::fs::metadata(&runs)
-        .expect("runs/ is there")
-        .permissions()
-        .mode();
+    let mode = std::fs::metadata(&runs).expect("runs/ is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     assert_eq!(read(&runs.join(".gitignore")), b"*\n");
     let names: Vec<String> = std::fs::read_dir(runs.join("latest"))
@@ -372,10 +286,7 @@ fn a_label_cannot_leave_the_directory() {
     let directories = run_directories(&runs);
     assert_eq!(directories.len(), 1, "{directories:?}");
     let record = read_record(&directories[0].join("record.json"), &finished);
-    assert_eq!(
-        record.run.label, "../../a/b\n c",
-        "the label itself is kept"
-    );
+    assert_eq!(record.run.label, "../../a/b\n c", "the label itself is kept");
 }
 
 #[test]
@@ -384,10 +295,7 @@ fn two_runs_of_one_name_in_one_millisecond_do_not_meet() {
     let runs = scratch.path("runs");
     // Every name that the run could choose in the next twenty seconds is taken.
     std::fs::create_dir_all(&runs).expect("scratch can be written");
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("after 1970")
-        .as_millis() as u64;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64;
     for milliseconds in now..now + 20_000 {
         std::fs::create_dir(runs.join(format!("{}-taken", stamp(milliseconds))))
             .expect("a directory");
@@ -444,10 +352,7 @@ fn runs_that_cannot_be_written_stop_it_before_the_command() {
         let finished = finish(run_in(runs).args(["--", "touch"]).arg(&ran));
         finished.assert_code(125);
         assert!(finished.err().starts_with("coldtrace: "), "{finished}");
-        assert!(
-            finished.err().contains(&*runs.to_string_lossy()),
-            "which: {finished}"
-        );
+        assert!(finished.err().contains(&*runs.to_string_lossy()), "which: {finished}");
         assert!(!ran.exists(), "the command ran: {finished}");
     }
 }
@@ -489,10 +394,7 @@ fn a_disk_that_is_full_before_stops_it_before_the_command() {
         return;
     };
     finished.assert_code(125);
-    assert!(
-        finished.err().contains("No space left on device"),
-        "{finished}"
-    );
+    assert!(finished.err().contains("No space left on device"), "{finished}");
     assert!(!ran.exists(), "the command ran: {finished}");
 }
 
@@ -514,20 +416,13 @@ fn a_disk_that_fills_during_the_run_loses_no_output_and_gives_the_summary() {
         };
         finished.assert_code(125);
         let text = finished.err();
-        assert!(
-            text.contains("No space left on device"),
-            "{left} left: {finished}"
-        );
+        assert!(text.contains("No space left on device"), "{left} left: {finished}");
         if !text.contains("done\n") {
             assert!(finished.stdout.is_empty(), "{left} left: {finished}");
             continue;
         }
         ran += 1;
-        assert_eq!(
-            finished.stdout.len(),
-            200_000,
-            "{left} left: the output is whole"
-        );
+        assert_eq!(finished.stdout.len(), 200_000, "{left} left: the output is whole");
         for wanted in ["exited 0", "calls"] {
             assert!(text.contains(wanted), "{left} left, {wanted}: {finished}");
         }

@@ -26,10 +26,7 @@ struct Case {
 
 impl Case {
     fn new(argv: &[&str]) -> Self {
-        Self {
-            argv: argv.iter().map(OsString::from).collect(),
-            open: BTreeSet::new(),
-        }
+        Self { argv: argv.iter().map(OsString::from).collect(), open: BTreeSet::new() }
     }
 
     fn fixture(name: &str) -> Result<Self, String> {
@@ -184,10 +181,7 @@ fn compare(
     let mut used = BTreeSet::new();
     let mut expected = Counts::new();
     for row in table::rows(&record) {
-        expected.insert(
-            (row.abi.clone(), row.name.clone()),
-            (row.calls, row.error_count()),
-        );
+        expected.insert((row.abi.clone(), row.name.clone()), (row.calls, row.error_count()));
     }
     for (index, allowance) in allowances.iter().enumerate() {
         if apply(allowance, &record, &mut expected) {
@@ -198,10 +192,8 @@ fn compare(
     let keys: BTreeSet<_> = expected.keys().chain(by_strace.keys()).collect();
     let mut differences = String::new();
     for key in keys {
-        let (ours, theirs) = (
-            expected.get(key).unwrap_or(&none),
-            by_strace.get(key).unwrap_or(&none),
-        );
+        let (ours, theirs) =
+            (expected.get(key).unwrap_or(&none), by_strace.get(key).unwrap_or(&none));
         if ours != theirs && !case.open.contains(&key.1) {
             let _ = writeln!(
                 differences,
@@ -210,11 +202,7 @@ fn compare(
             );
         }
     }
-    if differences.is_empty() {
-        Ok(used)
-    } else {
-        Err(differences + &table::render(&record))
-    }
+    if differences.is_empty() { Ok(used) } else { Err(differences + &table::render(&record)) }
 }
 
 /// Changes `expected` to what strace says about the allowance's call; false when nothing changes.
@@ -233,9 +221,7 @@ fn apply(allowance: &Allowance, record: &Record, expected: &mut Counts) -> bool 
     }
     let interrupted: u64 = rows.iter().filter_map(|row| row.errors.get("EINTR")).sum();
     for row in rows.iter().filter(|row| row.name == allowance.call) {
-        let counts = expected
-            .entry((row.abi.clone(), row.name.clone()))
-            .or_default();
+        let counts = expected.entry((row.abi.clone(), row.name.clone())).or_default();
         match allowance.reason.as_str() {
             "never-returns" => counts.0 -= row.calls,
             "unfinished" => counts.0 -= row.unfinished,
@@ -264,11 +250,7 @@ fn by_strace(case: &Case, directory: &Path) -> Counts {
     let mut counts = Counts::new();
     for line in text.lines() {
         if let Some((_, mode)) = line.split_once("summary for ") {
-            abi = if mode.starts_with("32 bit") {
-                "i386"
-            } else {
-                "x32"
-            };
+            abi = if mode.starts_with("32 bit") { "i386" } else { "x32" };
         }
         let fields: Vec<&str> = line.split_whitespace().collect();
         if let [name, calls, errors @ ..] = fields.as_slice()
@@ -279,10 +261,7 @@ fn by_strace(case: &Case, directory: &Path) -> Counts {
             counts.insert((abi.to_owned(), (*name).to_owned()), (calls, errors));
         }
     }
-    assert!(
-        !counts.is_empty(),
-        "strace counted nothing: {text}\n{finished}"
-    );
+    assert!(!counts.is_empty(), "strace counted nothing: {text}\n{finished}");
     counts
 }
 
@@ -303,11 +282,9 @@ fn allowances() -> Vec<Allowance> {
         .map(|line| {
             let mut words = line.split_whitespace().map(str::to_owned);
             match (words.next(), words.next(), words.next()) {
-                (Some(call), Some(reason), Some(_)) => Allowance {
-                    line: line.to_owned(),
-                    call,
-                    reason,
-                },
+                (Some(call), Some(reason), Some(_)) => {
+                    Allowance { line: line.to_owned(), call, reason }
+                }
                 _ => panic!("strace-differences.txt: call, reason, explanation: {line}"),
             }
         })

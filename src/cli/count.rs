@@ -33,12 +33,7 @@ pub struct Args {
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
     /// Sort by: time, calls, errors, min, max, avg, p50, p90, p99, name, none
-    #[arg(
-        short = 'S',
-        long = "summary-sort-by",
-        value_name = "KEY",
-        default_value = "time"
-    )]
+    #[arg(short = 'S', long = "summary-sort-by", value_name = "KEY", default_value = "time")]
     sort: String,
     /// Columns to show: percent, time, min, max, avg, p50, p90, p99, calls,
     /// errors, restarts, unfinished, name
@@ -88,18 +83,10 @@ pub fn main(args: Args) -> Result<End, Failure> {
     };
     let run = Run::now(&command.argv, None);
     let mut counts = Counts::new(by, args.split, statuses);
-    let mut processes = if args.by.is_some() {
-        Processes::names()
-    } else {
-        Processes::totals()
-    };
+    let mut processes = if args.by.is_some() { Processes::names() } else { Processes::totals() };
     let traced = trace(&command, &options, &mut [&mut counts, &mut processes])?;
-    let seen = Observed {
-        traced: &traced,
-        counts: &counts,
-        processes: &processes,
-        cost_per_call: None,
-    };
+    let seen =
+        Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call: None };
     let mut record = Record::of_traced(run, &seen);
     record.groups = args.by.map(|by| match by {
         Group::Process => seen.by_process(),
@@ -112,13 +99,7 @@ pub fn main(args: Args) -> Result<End, Failure> {
         text
     } else {
         let width = output.width();
-        let table = TableOptions {
-            top: args.top,
-            sort,
-            columns,
-            width,
-            ..TableOptions::default()
-        };
+        let table = TableOptions { top: args.top, sort, columns, width, ..TableOptions::default() };
         render::count(&record, &table)
     };
     output.write(&text)?;

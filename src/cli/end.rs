@@ -19,19 +19,13 @@ pub struct Failure {
 impl Failure {
     /// A failure of coldtrace itself.
     pub fn own(message: impl std::fmt::Display) -> Self {
-        Self {
-            message: message.to_string(),
-            status: OWN_FAILURE,
-        }
+        Self { message: message.to_string(), status: OWN_FAILURE }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self {
-            status: error.exit_status(),
-            message: error.to_string(),
-        }
+        Self { status: error.exit_status(), message: error.to_string() }
     }
 }
 

@@ -18,12 +18,7 @@ use end::End;
 /// Traces a command's system calls: exact counts over its whole tree, and one
 /// record of the run.
 #[derive(Debug, Parser)]
-#[command(
-    name = "coldtrace",
-    version,
-    subcommand_required = true,
-    max_term_width = 100
-)]
+#[command(name = "coldtrace", version, subcommand_required = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -52,11 +52,7 @@ impl Tracing {
                 .map_err(|e| Failure::own(format_args!("-e trace={set}: {e}")))?,
             None => CallSet::all(),
         };
-        Ok(Options {
-            calls,
-            filter: trace.is_some(),
-            syscall_info: !self.no_syscall_info,
-        })
+        Ok(Options { calls, filter: trace.is_some(), syscall_info: !self.no_syscall_info })
     }
 
     /// Which outcomes are counted.
@@ -71,16 +67,10 @@ impl Tracing {
         }
         let status = self.last("status").or(self.status.as_deref());
         match (status, self.successful_only, self.failed_only) {
-            (None, true, _) => Ok(Statuses {
-                failed: false,
-                unfinished: false,
-                ..Statuses::ALL
-            }),
-            (None, _, true) => Ok(Statuses {
-                successful: false,
-                unfinished: false,
-                ..Statuses::ALL
-            }),
+            (None, true, _) => Ok(Statuses { failed: false, unfinished: false, ..Statuses::ALL }),
+            (None, _, true) => {
+                Ok(Statuses { successful: false, unfinished: false, ..Statuses::ALL })
+            }
             (None, ..) => Ok(Statuses::ALL),
             (Some(set), ..) => statuses(set),
         }
@@ -88,34 +78,18 @@ impl Tracing {
 
     /// The command, with what was said about its environment and user.
     pub fn command(&self, argv: Vec<OsString>) -> Result<Command, Failure> {
-        let user = self
-            .user
-            .as_deref()
-            .map(User::find)
-            .transpose()
-            .map_err(Failure::own)?;
-        let env = self
-            .env
-            .iter()
-            .map(|setting| split_setting(setting))
-            .collect();
-        Ok(Command {
-            env,
-            user,
-            ..Command::new(argv)
-        })
+        let user = self.user.as_deref().map(User::find).transpose().map_err(Failure::own)?;
+        let env = self.env.iter().map(|setting| split_setting(setting)).collect();
+        Ok(Command { env, user, ..Command::new(argv) })
     }
 
     /// The value of the last `-e QUALIFIER=`: as with strace it is the one that holds.
     fn last(&self, qualifier: &str) -> Option<&str> {
-        self.expressions
-            .iter()
-            .rev()
-            .find_map(|expression| match expression.split_once('=') {
-                None => (qualifier == "trace").then_some(expression.as_str()),
-                Some(("t", value)) => (qualifier == "trace").then_some(value),
-                Some((q, value)) => (q == qualifier).then_some(value),
-            })
+        self.expressions.iter().rev().find_map(|expression| match expression.split_once('=') {
+            None => (qualifier == "trace").then_some(expression.as_str()),
+            Some(("t", value)) => (qualifier == "trace").then_some(value),
+            Some((q, value)) => (q == qualifier).then_some(value),
+        })
     }
 }
 
@@ -125,10 +99,7 @@ fn split_setting(setting: &OsStr) -> (OsString, Option<OsString>) {
         Some(at) => {
             let (name, value) = bytes.split_at(at);
             let value = value.get(1..).unwrap_or_default();
-            (
-                OsString::from_vec(name.to_vec()),
-                Some(OsString::from_vec(value.to_vec())),
-            )
+            (OsString::from_vec(name.to_vec()), Some(OsString::from_vec(value.to_vec())))
         }
         None => (setting.to_owned(), None),
     }
@@ -139,11 +110,7 @@ fn statuses(set: &str) -> Result<Statuses, Failure> {
         Some(rest) => (true, rest),
         None => (false, set),
     };
-    let mut found = Statuses {
-        successful: false,
-        failed: false,
-        unfinished: false,
-    };
+    let mut found = Statuses { successful: false, failed: false, unfinished: false };
     for word in list.split(',') {
         match word {
             "successful" => found.successful = true,
@@ -176,29 +143,16 @@ mod tests {
 
     #[test]
     fn a_setting_without_a_value_removes() {
-        assert_eq!(
-            split_setting(OsStr::new("A=b=c")),
-            ("A".into(), Some("b=c".into()))
-        );
-        assert_eq!(
-            split_setting(OsStr::new("A=")),
-            ("A".into(), Some("".into()))
-        );
+        assert_eq!(split_setting(OsStr::new("A=b=c")), ("A".into(), Some("b=c".into())));
+        assert_eq!(split_setting(OsStr::new("A=")), ("A".into(), Some("".into())));
         assert_eq!(split_setting(OsStr::new("A")), ("A".into(), None));
     }
 
     #[test]
     fn statuses_are_straces_words() {
         let failed = statuses("failed").unwrap();
-        assert_eq!(
-            failed,
-            Statuses {
-                successful: false,
-                failed: true,
-                unfinished: false
-            }
-        );
-        assert_eq!(statuses("!failed").unwrap().failed, false);
+        assert_eq!(failed, Statuses { successful: false, failed: true, unfinished: false });
+        assert!(!statuses("!failed").unwrap().failed);
         assert_eq!(statuses("all").unwrap(), Statuses::ALL);
         assert!(statuses("bad").unwrap_err().message.contains("bad"));
     }

@@ -68,10 +68,7 @@ impl Output {
     /// Writes the report. A reader that has gone away is a quiet success.
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {
         let (name, written) = match self {
-            Self::Stderr => (
-                "standard error".into(),
-                io::stderr().write_all(text.as_bytes()),
-            ),
+            Self::Stderr => ("standard error".into(), io::stderr().write_all(text.as_bytes())),
             Self::Stdout => {
                 let mut out = io::stdout();
                 let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -80,10 +77,9 @@ impl Output {
             Self::File(path, file) => (path.display().to_string(), file.write_all(text.as_bytes())),
         };
         match written {
-            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::own(format_args!(
-                "cannot write {name}: {}",
-                reason(&e)
-            ))),
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Failure::own(format_args!("cannot write {name}: {}", reason(&e))))
+            }
             _ => Ok(()),
         }
     }

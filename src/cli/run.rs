@@ -15,20 +15,13 @@ use super::tee::Tee;
 
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "The exit status is the command's; 125 when coldtrace itself failed, 126 \
-and 127 when\nthe command could not be run or was not found."
-)]
+#[command(after_help = "The exit status is the command's; 125 when coldtrace itself failed, 126 \
+and 127 when\nthe command could not be run or was not found.")]
 pub struct Args {
     #[command(flatten)]
     tracing: Tracing,
     /// Where runs are kept
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "COLDTRACE_RUNS",
-        default_value = "runs"
-    )]
+    #[arg(long, value_name = "DIR", env = "COLDTRACE_RUNS", default_value = "runs")]
     runs: PathBuf,
     /// Name of the run, instead of the command's
     #[arg(long, value_name = "NAME")]
@@ -66,9 +59,7 @@ pub fn main(args: Args) -> Result<End, Failure> {
     let mut run = Run::now(&command.argv, args.label);
     for tag in &args.tags {
         let Some((key, value)) = tag.split_once('=') else {
-            return Err(Failure::own(format_args!(
-                "--tag {tag}: it must be KEY=VALUE"
-            )));
+            return Err(Failure::own(format_args!("--tag {tag}: it must be KEY=VALUE")));
         };
         run.tags.insert(key.into(), value.into());
     }
@@ -81,10 +72,8 @@ pub fn main(args: Args) -> Result<End, Failure> {
     let start = run.start.parse().map_err(Failure::own)?;
     let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
     run.id = Some(dir.id().into());
-    let ran = prepare(args.output, &mut command, &dir).and_then(|tee| {
-        how.run(command, run)
-            .map(|(record, ending)| (record, ending, tee))
-    });
+    let ran = prepare(args.output, &mut command, &dir)
+        .and_then(|tee| how.run(command, run).map(|(record, ending)| (record, ending, tee)));
     let (mut record, ending, tee) = match ran {
         Ok(ran) => ran,
         Err(failure) => {
@@ -107,11 +96,7 @@ pub fn main(args: Args) -> Result<End, Failure> {
     for failure in &failures {
         say(failure);
     }
-    Ok(if failures.is_empty() {
-        ending.into()
-    } else {
-        End::Status(OWN_FAILURE)
-    })
+    Ok(if failures.is_empty() { ending.into() } else { End::Status(OWN_FAILURE) })
 }
 
 /// Directs the command's output to where it is kept.
@@ -145,18 +130,16 @@ impl How {
     fn run(&self, command: Command, run: Run) -> Result<(Record, Ending), Failure> {
         if !self.trace {
             let ran = run_untraced(&command)?;
+            drop(command);
             return Ok((Record::of_untraced(run, &ran), ran.ending));
         }
         let cost_per_call = cost_per_call();
         let mut counts = Counts::new(By::Process, self.split, self.statuses);
         let mut processes = Processes::full();
         let traced = trace(&command, &self.options, &mut [&mut counts, &mut processes])?;
-        let seen = Observed {
-            traced: &traced,
-            counts: &counts,
-            processes: &processes,
-            cost_per_call,
-        };
+        drop(command);
+        let seen =
+            Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call };
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
         Ok((record, traced.ending))

@@ -21,12 +21,7 @@ pub struct Args {
     #[arg(long)]
     processes: bool,
     /// Sort the table as `count -S`
-    #[arg(
-        short = 'S',
-        long = "summary-sort-by",
-        value_name = "KEY",
-        default_value = "time"
-    )]
+    #[arg(short = 'S', long = "summary-sort-by", value_name = "KEY", default_value = "time")]
     sort: String,
     /// Columns of the table as `count -U`
     #[arg(short = 'U', long = "summary-columns", value_name = "LIST")]
@@ -38,12 +33,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Where runs are kept
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "COLDTRACE_RUNS",
-        default_value = "runs"
-    )]
+    #[arg(long, value_name = "DIR", env = "COLDTRACE_RUNS", default_value = "runs")]
     runs: PathBuf,
     /// Write to FILE
     #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-")]
@@ -52,10 +42,7 @@ pub struct Args {
 
 /// Runs `show`.
 pub fn main(args: &Args) -> Result<End, Failure> {
-    show(args).map_err(|failure| Failure {
-        status: 2,
-        ..failure
-    })
+    show(args).map_err(|failure| Failure { status: 2, ..failure })
 }
 
 fn show(args: &Args) -> Result<End, Failure> {

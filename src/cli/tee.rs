@@ -37,13 +37,7 @@ impl Tee {
     pub fn start(stdout: File, stderr: File) -> Result<(Self, OwnedFd, OwnedFd), Failure> {
         let (out, out_end) = Stream::start("stdout.log", stdout, io::stdout())?;
         let (err, err_end) = Stream::start("stderr.log", stderr, io::stderr())?;
-        Ok((
-            Self {
-                streams: [out, err],
-            },
-            out_end,
-            err_end,
-        ))
+        Ok((Self { streams: [out, err] }, out_end, err_end))
     }
 
     /// Waits for the rest of the output and notes how much there was. What went
@@ -95,15 +89,7 @@ impl Stream {
                 }
             })
             .map_err(fail)?;
-        Ok((
-            Self {
-                name,
-                thread,
-                bytes,
-                failure,
-            },
-            write,
-        ))
+        Ok((Self { name, thread, bytes, failure }, write))
     }
 }
 

@@ -9,39 +9,15 @@ use super::output::say;
 
 /// strace's options that mean something else here, or nothing.
 const STRACE: [(&str, &str); 12] = [
-    (
-        "-p",
-        "attaching to a running process is not in this version",
-    ),
-    (
-        "-P",
-        "coldtrace counts calls of all paths; use strace -P for single paths",
-    ),
-    (
-        "-C",
-        "coldtrace prints no line a call; use -c here, or strace for the lines",
-    ),
-    (
-        "-t",
-        "coldtrace prints no line a call; `run` keeps start times in the record",
-    ),
-    (
-        "-T",
-        "coldtrace prints no line a call; the table has the times: -U time,min,p50,p99,max",
-    ),
-    (
-        "-r",
-        "coldtrace prints no line a call; `run` keeps start times in the record",
-    ),
-    (
-        "-y",
-        "coldtrace prints no line a call, so no descriptor to name",
-    ),
+    ("-p", "attaching to a running process is not in this version"),
+    ("-P", "coldtrace counts calls of all paths; use strace -P for single paths"),
+    ("-C", "coldtrace prints no line a call; use -c here, or strace for the lines"),
+    ("-t", "coldtrace prints no line a call; `run` keeps start times in the record"),
+    ("-T", "coldtrace prints no line a call; the table has the times: -U time,min,p50,p99,max"),
+    ("-r", "coldtrace prints no line a call; `run` keeps start times in the record"),
+    ("-y", "coldtrace prints no line a call, so no descriptor to name"),
     ("-s", "coldtrace prints no strings"),
-    (
-        "-v",
-        "coldtrace prints no structures; use `run` for the full record",
-    ),
+    ("-v", "coldtrace prints no structures; use `run` for the full record"),
     ("-x", "coldtrace prints no strings"),
     ("-k", "coldtrace takes no stack traces"),
     ("-q", "coldtrace prints nothing about attaching and exits"),
@@ -50,10 +26,7 @@ const STRACE: [(&str, &str); 12] = [
 /// Prints help, the version, or what is wrong in one line, and says what to
 /// exit with: 125 where the status is the command's otherwise, else 2.
 pub fn report(error: &clap::Error) -> ExitCode {
-    if matches!(
-        error.kind(),
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-    ) {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let _ = error.print(); // A reader that has gone away does not matter.
         return ExitCode::SUCCESS;
     }
@@ -68,12 +41,8 @@ pub fn report(error: &clap::Error) -> ExitCode {
     let mut what = what.strip_prefix("error: ").unwrap_or(what).to_owned();
     if error.kind() == ErrorKind::MissingRequiredArgument {
         // clap lists them on lines of their own.
-        let missing: Vec<&str> = text
-            .lines()
-            .skip(1)
-            .take_while(|l| l.starts_with("  "))
-            .map(str::trim)
-            .collect();
+        let missing: Vec<&str> =
+            text.lines().skip(1).take_while(|l| l.starts_with("  ")).map(str::trim).collect();
         what = format!("{} {}", what.trim_end_matches(':'), missing.join(" "));
     }
     say(&what);

@@ -34,11 +34,7 @@ pub struct Statuses {
 
 impl Statuses {
     /// All of them.
-    pub const ALL: Self = Self {
-        successful: true,
-        failed: true,
-        unfinished: true,
-    };
+    pub const ALL: Self = Self { successful: true, failed: true, unfinished: true };
 
     fn contain(self, outcome: Outcome) -> bool {
         match outcome {
@@ -111,11 +107,7 @@ impl Tally {
             Outcome::Returned(_) | Outcome::NoReturn => {}
         }
         if let Some(wall) = call.wall() {
-            self.min = if self.timed == 0 {
-                wall
-            } else {
-                self.min.min(wall)
-            };
+            self.min = if self.timed == 0 { wall } else { self.min.min(wall) };
             self.max = self.max.max(wall);
             self.timed += 1;
             self.total = self.total.saturating_add(wall);
@@ -137,11 +129,7 @@ impl Tally {
             }
         }
         if other.timed > 0 {
-            self.min = if self.timed == 0 {
-                other.min
-            } else {
-                self.min.min(other.min)
-            };
+            self.min = if self.timed == 0 { other.min } else { self.min.min(other.min) };
             self.max = self.max.max(other.max);
             self.timed += other.timed;
             self.total = self.total.saturating_add(other.total);
@@ -197,12 +185,7 @@ impl Counts {
     /// Empty tallies of calls that end in one of `statuses`; `split` keeps
     /// operations of one syscall apart.
     pub fn new(by: By, split: bool, statuses: Statuses) -> Self {
-        Self {
-            by,
-            split,
-            statuses,
-            ..Self::default()
-        }
+        Self { by, split, statuses, ..Self::default() }
     }
 
     /// The tallies, in no order.
@@ -212,9 +195,7 @@ impl Counts {
 
     /// The name of an operation.
     pub fn operation(&self, key: &Key) -> Option<&str> {
-        self.operations
-            .get_index(key.operation? as usize)
-            .map(String::as_str)
+        self.operations.get_index(key.operation? as usize).map(String::as_str)
     }
 
     fn count(&mut self, call: &Call) {
@@ -231,12 +212,7 @@ impl Counts {
             By::Process => (Some(call.process), None),
             By::Thread => (Some(call.process), Some(call.thread)),
         };
-        let key = Key {
-            process,
-            thread,
-            sys: call.sys,
-            operation,
-        };
+        let key = Key { process, thread, sys: call.sys, operation };
         self.tallies.entry(key).or_default().add(call);
     }
 }

@@ -91,18 +91,12 @@ impl Processes {
 
     /// Names and totals.
     pub fn names() -> Self {
-        Self {
-            depth: Depth::Names,
-            ..Self::default()
-        }
+        Self { depth: Depth::Names, ..Self::default() }
     }
 
     /// Totals only: memory does not grow with the processes that come and go.
     pub fn totals() -> Self {
-        Self {
-            depth: Depth::Totals,
-            ..Self::default()
-        }
+        Self { depth: Depth::Totals, ..Self::default() }
     }
 
     /// Processes seen.
@@ -140,25 +134,14 @@ impl Processes {
     }
 
     fn start(&mut self, thread: ThreadId, tid: i32, start: Nanos, process: ProcessId) {
-        self.threads.insert(
-            thread,
-            ThreadEntry {
-                tid,
-                start,
-                ..ThreadEntry::default()
-            },
-        );
+        self.threads.insert(thread, ThreadEntry { tid, start, ..ThreadEntry::default() });
         if let Some(p) = self.processes.get_mut(&process) {
             p.threads.push(thread);
         }
     }
 
     fn note_peak(&mut self, process: ProcessId, tid: i32) {
-        let Some(p) = self
-            .processes
-            .get_mut(&process)
-            .filter(|p| !p.borrowed_memory)
-        else {
+        let Some(p) = self.processes.get_mut(&process).filter(|p| !p.borrowed_memory) else {
             return;
         };
         if let Some(peak) = Status::read(tid).and_then(|s| s.peak_rss()) {
@@ -198,14 +181,7 @@ impl Observer for Processes {
         }
         let full = self.depth == Depth::Full;
         match *event {
-            Event::ProcessStarted {
-                process,
-                thread,
-                pid,
-                parent,
-                vfork,
-                at,
-            } => {
+            Event::ProcessStarted { process, thread, pid, parent, vfork, at } => {
                 self.processes.insert(
                     process,
                     ProcessEntry {
@@ -223,31 +199,18 @@ impl Observer for Processes {
                 );
                 self.start(thread, pid, at, process);
             }
-            Event::ThreadStarted {
-                process,
-                thread,
-                tid,
-                at,
-            } => {
+            Event::ThreadStarted { process, thread, tid, at } => {
                 self.start(thread, tid, at, process);
             }
             Event::Execing { process, tid } if full => {
                 // Before the command's own exec it is the launcher's memory.
                 let launcher = process == ProcessId(0)
-                    && self
-                        .processes
-                        .get(&process)
-                        .is_some_and(|p| p.execs.is_empty());
+                    && self.processes.get(&process).is_some_and(|p| p.execs.is_empty());
                 if !launcher {
                     self.note_peak(process, tid);
                 }
             }
-            Event::Execed {
-                process,
-                thread,
-                pid,
-                at,
-            } => {
+            Event::Execed { process, thread, pid, at } => {
                 if let Some(p) = self.processes.get_mut(&process) {
                     p.borrowed_memory = false;
                     p.execs.push((at, executable(pid), arguments(pid)));
@@ -263,13 +226,7 @@ impl Observer for Processes {
                         u64::from(matches!(call.outcome, crate::tracer::Outcome::Failed(_)));
                 }
             }
-            Event::ThreadExiting {
-                process,
-                thread,
-                tid,
-                last,
-                ..
-            } if full => {
+            Event::ThreadExiting { process, thread, tid, last, .. } if full => {
                 self.exiting(process, thread, tid, last);
             }
             Event::ThreadEnded { thread, at, .. } => {
@@ -277,13 +234,7 @@ impl Observer for Processes {
                     t.end = Some(at);
                 }
             }
-            Event::ProcessEnded {
-                process,
-                ending,
-                own,
-                at,
-                ..
-            } => {
+            Event::ProcessEnded { process, ending, own, at, .. } => {
                 if let Some(p) = self.processes.get_mut(&process) {
                     p.end = Some(at);
                     p.ending = Some(ending);
@@ -306,10 +257,7 @@ fn arguments(pid: i32) -> Vec<String> {
     if bytes.is_empty() {
         return Vec::new();
     }
-    bytes
-        .split(|&b| b == 0)
-        .map(|a| String::from_utf8_lossy(a).into_owned())
-        .collect()
+    bytes.split(|&b| b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
 }
 
 /// /proc/TID/status (proc_pid_status(5)).
@@ -322,10 +270,7 @@ impl Status {
     }
 
     fn field(&self, name: &str) -> Option<&str> {
-        self.0
-            .lines()
-            .find_map(|l| l.strip_prefix(name))
-            .map(str::trim)
+        self.0.lines().find_map(|l| l.strip_prefix(name)).map(str::trim)
     }
 
     fn number(&self, name: &str) -> Option<u64> {

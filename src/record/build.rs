@@ -29,7 +29,7 @@ impl Record {
     /// The record of a traced run. Groups and processes are the caller's to add.
     pub fn of_traced(run: Run, seen: &Observed) -> Self {
         let traced = seen.traced;
-        let rows = syscall_rows(seen.counts.tallies().map(|(k, t)| (k, t)), seen.counts);
+        let rows = syscall_rows(seen.counts.tallies(), seen.counts);
         let (filter, filter_reason) = match &traced.filter {
             FilterState::Off => ("off", None),
             FilterState::Installed => ("installed", None),
@@ -40,9 +40,7 @@ impl Record {
             times_perturbed: true,
             stops: traced.stops,
             cost_per_call_ns: seen.cost_per_call,
-            estimated_added_ns: seen
-                .cost_per_call
-                .map(|c| c.saturating_mul(traced.stops / 2)),
+            estimated_added_ns: seen.cost_per_call.map(|c| c.saturating_mul(traced.stops / 2)),
             repaired: seen.counts.tallies().map(|(_, t)| t.repaired).sum(),
             events_lost: 0,
             filter: filter.into(),
@@ -87,17 +85,12 @@ impl Record {
 impl Run {
     /// A run that starts now; the label is the command's name unless given.
     pub fn now(argv: &[std::ffi::OsString], label: Option<String>) -> Self {
-        let argv: Vec<String> = argv
-            .iter()
-            .map(|a| a.to_string_lossy().into_owned())
-            .collect();
+        let argv: Vec<String> = argv.iter().map(|a| a.to_string_lossy().into_owned()).collect();
         let name = argv.first().map_or("", |name| base_name(name));
         Self {
             id: None,
             label: label.unwrap_or_else(|| name.to_owned()),
-            cwd: std::env::current_dir()
-                .ok()
-                .map(|dir| dir.to_string_lossy().into_owned()),
+            cwd: std::env::current_dir().ok().map(|dir| dir.to_string_lossy().into_owned()),
             start: format!("{:.3}", jiff::Timestamp::now()),
             tags: IndexMap::new(),
             argv,
@@ -106,17 +99,11 @@ impl Run {
 }
 
 fn tool() -> Tool {
-    Tool {
-        name: env!("CARGO_PKG_NAME").into(),
-        version: env!("CARGO_PKG_VERSION").into(),
-    }
+    Tool { name: env!("CARGO_PKG_NAME").into(), version: env!("CARGO_PKG_VERSION").into() }
 }
 
 fn outcome(ending: Ending, started: Nanos, ended: Nanos) -> Outcome {
-    let mut outcome = Outcome {
-        wall_ns: ended.saturating_sub(started),
-        ..Outcome::default()
-    };
+    let mut outcome = Outcome { wall_ns: ended.saturating_sub(started), ..Outcome::default() };
     (outcome.exit_code, outcome.signal, outcome.core_dumped) = ended_how(Some(ending));
     outcome
 }
@@ -181,22 +168,13 @@ pub fn syscall_rows<'a>(
 ) -> Vec<SyscallRow> {
     let mut merged: HashMap<Key, Tally> = HashMap::new();
     for (key, tally) in tallies {
-        let key = Key {
-            process: None,
-            thread: None,
-            ..*key
-        };
+        let key = Key { process: None, thread: None, ..*key };
         merged.entry(key).or_default().merge(tally);
     }
-    let mut rows: Vec<_> = merged
-        .iter()
-        .map(|(key, tally)| row(key, tally, counts))
-        .collect();
+    let mut rows: Vec<_> = merged.iter().map(|(key, tally)| row(key, tally, counts)).collect();
     rows.sort_by(|a, b| {
         let time = |r: &SyscallRow| r.wall_ns.map_or(0, |w| w.total);
-        (time(b), b.calls)
-            .cmp(&(time(a), a.calls))
-            .then_with(|| a.name.cmp(&b.name))
+        (time(b), b.calls).cmp(&(time(a), a.calls)).then_with(|| a.name.cmp(&b.name))
     });
     rows
 }
@@ -208,11 +186,7 @@ fn row(key: &Key, tally: &Tally, counts: &Counts) -> SyscallRow {
     }
     let percentile = |p| {
         // The histogram knows buckets; the ends are known exactly.
-        tally
-            .histogram
-            .percentile(p)
-            .unwrap_or(0)
-            .clamp(tally.min, tally.max)
+        tally.histogram.percentile(p).unwrap_or(0).clamp(tally.min, tally.max)
     };
     SyscallRow {
         name,
@@ -238,11 +212,8 @@ fn row(key: &Key, tally: &Tally, counts: &Counts) -> SyscallRow {
 
 /// Errors by name, most first.
 fn errors(tally: &Tally) -> IndexMap<String, u64> {
-    let mut errors: Vec<(String, u64)> = tally
-        .errors
-        .iter()
-        .map(|&(e, n)| (errno_label(e).into_owned(), n))
-        .collect();
+    let mut errors: Vec<(String, u64)> =
+        tally.errors.iter().map(|&(e, n)| (errno_label(e).into_owned(), n)).collect();
     errors.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     errors.into_iter().collect()
 }
@@ -292,10 +263,7 @@ impl Observed<'_> {
                 let p = self.processes.processes.get(&key.process?)?;
                 Some(self.file(p).unwrap_or("?"))
             },
-            |file, _| Group {
-                name: base_name(file).to_owned(),
-                ..Group::default()
-            },
+            |file, _| Group { name: base_name(file).to_owned(), ..Group::default() },
         )
     }
 
@@ -314,18 +282,11 @@ impl Observed<'_> {
             .into_iter()
             .map(|(part, tallies)| {
                 let syscalls = syscall_rows(tallies.into_iter(), self.counts);
-                Group {
-                    syscalls,
-                    ..describe(part, &[])
-                }
+                Group { syscalls, ..describe(part, &[]) }
             })
             .collect();
         let time = |g: &Group| -> u64 {
-            g.syscalls
-                .iter()
-                .filter_map(|r| r.wall_ns)
-                .map(|w| w.total)
-                .sum()
+            g.syscalls.iter().filter_map(|r| r.wall_ns).map(|w| w.total).sum()
         };
         groups.sort_by(|a, b| {
             time(b)
@@ -364,17 +325,12 @@ impl Observed<'_> {
             .iter()
             .map(|(id, p)| {
                 let (exit_code, signal, _) = ended_how(p.ending);
-                let threads: Vec<&ThreadEntry> = p
-                    .threads
-                    .iter()
-                    .filter_map(|t| self.processes.threads.get(t))
-                    .collect();
+                let threads: Vec<&ThreadEntry> =
+                    p.threads.iter().filter_map(|t| self.processes.threads.get(t)).collect();
                 let each =
                     |field: fn(&ThreadEntry) -> Option<u64>| sum(threads.iter().map(|t| field(t)));
-                let rows = syscall_rows(
-                    calls.remove(id).unwrap_or_default().into_iter(),
-                    self.counts,
-                );
+                let rows =
+                    syscall_rows(calls.remove(id).unwrap_or_default().into_iter(), self.counts);
                 Process {
                     id: u64::from(id.0),
                     pid: p.pid,
@@ -433,8 +389,5 @@ fn process_syscall(row: SyscallRow) -> ProcessSyscall {
 }
 
 fn base_name(path: &str) -> &str {
-    path.trim_end_matches(" (deleted)")
-        .rsplit('/')
-        .next()
-        .unwrap_or(path)
+    path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or(path)
 }

@@ -45,11 +45,7 @@ impl RunDir {
             .create(runs)
             .map_err(failed("make the directory", runs))?;
         let ignore = runs.join(".gitignore");
-        match OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&ignore)
-        {
+        match OpenOptions::new().write(true).create_new(true).open(&ignore) {
             Ok(mut file) => file.write_all(b"*\n").map_err(failed("write", &ignore))?,
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(failed("write", &ignore)(e)),
@@ -69,11 +65,7 @@ impl RunDir {
             }
         }
         let partial = runs.join(&id).join("record.json.partial");
-        let dir = Self {
-            runs: runs.to_owned(),
-            id,
-            partial,
-        };
+        let dir = Self { runs: runs.to_owned(), id, partial };
         // As much as a small record takes.
         let probe = File::create(&dir.partial)
             .and_then(|mut f| f.write_all(&[b' '; 16 * 1024]).and_then(|()| f.sync_all()));
@@ -126,9 +118,7 @@ impl RunDir {
             let mut out = io::BufWriter::new(file);
             serde_json::to_writer_pretty(&mut out, record)?;
             out.write_all(b"\n")?;
-            out.into_inner()
-                .map_err(io::IntoInnerError::into_error)?
-                .sync_all()?;
+            out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
             fs::rename(&self.partial, &path)
         });
         written.map_err(failed("write", &path))?;
@@ -150,21 +140,11 @@ impl RunDir {
 fn safe(label: &str) -> String {
     let name: String = label
         .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || "._-+".contains(c) {
-                c
-            } else {
-                '_'
-            }
-        })
+        .map(|c| if c.is_ascii_alphanumeric() || "._-+".contains(c) { c } else { '_' })
         .take(48)
         .collect();
     let name = name.trim_start_matches(['.', '-']);
-    if name.is_empty() {
-        "run".into()
-    } else {
-        name.to_owned()
-    }
+    if name.is_empty() { "run".into() } else { name.to_owned() }
 }
 
 /// Why a record could not be read, as one line.
@@ -203,6 +183,12 @@ pub enum ReadError {
     },
 }
 
+/// The one field that every record of any version has.
+#[derive(serde::Deserialize)]
+struct Head {
+    schema: String,
+}
+
 /// Reads a record: `RUN` is a run directory, a record.json, `-` for standard
 /// input, `latest`, or the id of a run in `runs`.
 ///
@@ -215,11 +201,7 @@ pub fn read(run: &str, runs: &Path) -> Result<Record, ReadError> {
         ("standard input".to_owned(), read.map(|_| text))
     } else {
         let given = PathBuf::from(run);
-        let mut path = if given.exists() {
-            given
-        } else {
-            runs.join(run)
-        };
+        let mut path = if given.exists() { given } else { runs.join(run) };
         if path.is_dir() {
             let dir = path.display().to_string();
             path.push("record.json");
@@ -233,21 +215,11 @@ pub fn read(run: &str, runs: &Path) -> Result<Record, ReadError> {
         Ok(text) => text,
         Err(source) => return Err(ReadError::Io { path, source }),
     };
-    #[derive(serde::Deserialize)]
-    struct Head {
-        schema: String,
-    }
-    let json = |source| ReadError::Json {
-        path: path.clone(),
-        source,
-    };
+    let json = |source| ReadError::Json { path: path.clone(), source };
     let head: Head = serde_json::from_str(&text).map_err(json)?;
     let major = |schema: &str| schema.split('.').take(2).collect::<Vec<_>>().join(".");
     if major(&head.schema) != major(SCHEMA) {
-        return Err(ReadError::Schema {
-            path,
-            found: head.schema,
-        });
+        return Err(ReadError::Schema { path, found: head.schema });
     }
     serde_json::from_str(&text).map_err(json)
 }

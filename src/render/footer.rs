@@ -40,10 +40,8 @@ impl Totals {
         }
         let mut kinds: Vec<(&str, u64)> = kinds.into_iter().filter(|kind| kind.1 > 0).collect();
         kinds.sort_by_key(|(errno, count)| (Reverse(*count), *errno));
-        let named = kinds
-            .iter()
-            .take(KINDS)
-            .map(|(errno, count)| format!("{count} {}", escape(errno)));
+        let named =
+            kinds.iter().take(KINDS).map(|(errno, count)| format!("{count} {}", escape(errno)));
         let rest = sum(kinds.iter().skip(KINDS).map(|kind| kind.1));
         let more = (rest > 0).then(|| format!("{rest} more"));
         let odd =
@@ -51,10 +49,7 @@ impl Totals {
         Self {
             calls: sum(rows.iter().map(|row| row.calls)),
             errors: sum(rows.iter().map(errors)),
-            wall_ns: sum(rows
-                .iter()
-                .filter_map(|row| row.wall_ns)
-                .map(|wall| wall.total)),
+            wall_ns: sum(rows.iter().filter_map(|row| row.wall_ns).map(|wall| wall.total)),
             kinds: named.chain(more).collect(),
             oddities: [
                 odd(|count| format!("{count} unfinished"), |row| row.unfinished),
@@ -82,11 +77,8 @@ fn oddity(
     let mut hit: Vec<&SyscallRow> = rows.iter().filter(|row| of(row) > 0).collect();
     hit.sort_by_key(|row| Reverse(of(row)));
     let total = sum(hit.iter().map(|row| of(row)));
-    let mut names: Vec<String> = hit
-        .iter()
-        .take(NAMES)
-        .map(|row| shown_name(row, native).into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        hit.iter().take(NAMES).map(|row| shown_name(row, native).into_owned()).collect();
     if hit.len() > NAMES {
         names.push(format!("{} more", hit.len() - NAMES));
     }
@@ -96,16 +88,8 @@ fn oddity(
 /// CPU time in user mode and in the kernel: of the whole tree where it is
 /// known, else of what was waited for.
 pub(super) fn cpu(record: &Record) -> Option<(u64, u64)> {
-    let tree = record
-        .tree
-        .as_ref()
-        .and_then(|tree| tree.user_ns.zip(tree.sys_ns));
-    tree.or_else(|| {
-        record
-            .rusage
-            .as_ref()
-            .map(|usage| (usage.user_ns, usage.sys_ns))
-    })
+    let tree = record.tree.as_ref().and_then(|tree| tree.user_ns.zip(tree.sys_ns));
+    tree.or_else(|| record.rusage.as_ref().map(|usage| (usage.user_ns, usage.sys_ns)))
 }
 
 /// Whether CPUs could have been used in parallel. One thread cannot, but its
@@ -116,11 +100,7 @@ pub(super) fn parallel(record: &Record) -> bool {
 
 /// ` over all threads` where the sum is more than the run took.
 pub(super) fn over_threads(held_ns: u64, wall_ns: u64) -> &'static str {
-    if held_ns > wall_ns {
-        " over all threads"
-    } else {
-        ""
-    }
+    if held_ns > wall_ns { " over all threads" } else { "" }
 }
 
 /// Where the wall time went.
@@ -129,32 +109,21 @@ fn wall_line(record: &Record, totals: Option<&Totals>) -> Vec<String> {
     let cpu = cpu(record);
     let (user_ns, sys_ns) = cpu.unwrap_or_default();
     let split = Split::new(wall_ns, user_ns, sys_ns);
-    let Split {
-        scale,
-        wall,
-        user,
-        sys,
-        ..
-    } = &split;
+    let Split { scale, wall, user, sys, .. } = &split;
     let unit = scale.name;
     let mut parts = vec![match (cpu, &split.off_cpu) {
         (None, _) => vec![format!("wall {wall} {unit}")],
-        (_, Ok(off)) => vec![format!(
-            "wall {wall} {unit} = user {user} + sys {sys} + off CPU {off}"
-        )],
+        (_, Ok(off)) => {
+            vec![format!("wall {wall} {unit} = user {user} + sys {sys} + off CPU {off}")]
+        }
         (_, Err(cpus)) if parallel(record) => {
-            vec![format!(
-                "wall {wall} {unit}; user {user} + sys {sys} = {cpus} CPUs"
-            )]
+            vec![format!("wall {wall} {unit}; user {user} + sys {sys} = {cpus} CPUs")]
         }
         (_, Err(_)) => vec![format!("wall {wall} {unit}; user {user} + sys {sys}")],
     }];
     if let Some(totals) = totals {
         let over = over_threads(totals.wall_ns, wall_ns);
-        parts.push(vec![format!(
-            "calls held {}{over}",
-            scale.format(totals.wall_ns)
-        )]);
+        parts.push(vec![format!("calls held {}{over}", scale.format(totals.wall_ns))]);
     }
     clauses(parts)
 }
@@ -202,11 +171,7 @@ pub fn footer(record: &Record, width: usize) -> String {
     odd.extend(repaired(record).map(|text| vec![text]));
     let mut out = own_words(&clauses(odd), width);
     out.push_str(&own_words(&wall_line(record, totals.as_ref()), width));
-    for sentence in lost(record)
-        .iter()
-        .chain(&filter(record))
-        .chain(&record.measurement.notes)
-    {
+    for sentence in lost(record).iter().chain(&filter(record)).chain(&record.measurement.notes) {
         out.push_str(&own_words(&words(sentence), width));
     }
     out

@@ -26,10 +26,7 @@ pub(super) struct Grid {
 impl Grid {
     /// An empty table.
     pub fn new(heads: Vec<Head>) -> Self {
-        Self {
-            heads,
-            lines: Vec::new(),
-        }
+        Self { heads, lines: Vec::new() }
     }
 
     /// Adds a row. A cell that is missing or blank becomes `-`.
@@ -43,11 +40,8 @@ impl Grid {
     }
 
     fn widths(&self) -> Vec<usize> {
-        let mut widths: Vec<usize> = self
-            .heads
-            .iter()
-            .map(|head| head.min.max(display_width(&head.title)))
-            .collect();
+        let mut widths: Vec<usize> =
+            self.heads.iter().map(|head| head.min.max(display_width(&head.title))).collect();
         for line in &self.lines {
             let Line::Cells(cells) = line else { continue };
             for (width, cell) in widths.iter_mut().zip(cells) {

@@ -44,9 +44,7 @@ pub fn show(record: &Record, width: usize) -> String {
 /// The process tree; empty where the record has none.
 pub fn processes(record: &Record, width: usize) -> String {
     let processes = record.processes.as_deref().filter(|all| !all.is_empty());
-    processes.map_or_else(String::new, |all| {
-        process_tree(all, record.syscalls.is_some(), width)
-    })
+    processes.map_or_else(String::new, |all| process_tree(all, record.syscalls.is_some(), width))
 }
 
 /// What ran and how it ended, where the time went, what it used, and how that
@@ -60,22 +58,13 @@ pub fn summary(record: &Record, width: usize) -> String {
     let totals = record.syscalls.as_deref().map(Totals::of);
     line("run", run(record));
     line("time", time_parts(record));
-    line(
-        "calls",
-        totals
-            .as_ref()
-            .map_or(Vec::new(), |totals| calls(record, totals)),
-    );
+    line("calls", totals.as_ref().map_or(Vec::new(), |totals| calls(record, totals)));
     line("memory", memory(record));
     line("faults", faults(record));
     line("I/O", io(record));
     line("tree", tree(record));
     line("measured", measured(record));
-    for sentence in lost(record)
-        .iter()
-        .chain(&filter(record))
-        .chain(&record.measurement.notes)
-    {
+    for sentence in lost(record).iter().chain(&filter(record)).chain(&record.measurement.notes) {
         let first = format!("{:<LABEL$}", "note");
         out.push_str(&fold(&first, &" ".repeat(LABEL), &words(sentence), width));
     }
@@ -84,13 +73,7 @@ pub fn summary(record: &Record, width: usize) -> String {
 
 /// What ran and how it ended; the end comes first when it was a bad one.
 fn headline(record: &Record, width: usize) -> String {
-    let Outcome {
-        exit_code,
-        signal,
-        core_dumped,
-        wall_ns,
-        ..
-    } = &record.outcome;
+    let Outcome { exit_code, signal, core_dumped, wall_ns, .. } = &record.outcome;
     let after = time(*wall_ns);
     let command = if record.run.argv.is_empty() {
         escape(&record.run.label).into_owned()
@@ -120,19 +103,13 @@ fn headline(record: &Record, width: usize) -> String {
 /// Label and tags, where the user gave any.
 fn run(record: &Record) -> Vec<Vec<String>> {
     let run = &record.run;
-    let name = run
-        .argv
-        .first()
-        .map(|path| path.rsplit('/').next().unwrap_or(path));
+    let name = run.argv.first().map(|path| path.rsplit('/').next().unwrap_or(path));
     let mut parts = Vec::new();
     if name.is_some_and(|name| name != run.label) {
         parts.push(vec![format!("label {}", escape(&run.label))]);
     }
     if !run.tags.is_empty() {
-        let tags = run
-            .tags
-            .iter()
-            .map(|(key, value)| format!("{}={}", escape(key), escape(value)));
+        let tags = run.tags.iter().map(|(key, value)| format!("{}={}", escape(key), escape(value)));
         let mut tags: Vec<String> = tags.collect();
         if let Some(first) = tags.first_mut() {
             first.insert_str(0, "tags ");
@@ -147,13 +124,7 @@ fn time_parts(record: &Record) -> Vec<Vec<String>> {
         return Vec::new();
     };
     let split = Split::new(record.outcome.wall_ns, user_ns, sys_ns);
-    let Split {
-        scale,
-        wall,
-        user,
-        sys,
-        ..
-    } = &split;
+    let Split { scale, wall, user, sys, .. } = &split;
     let unit = scale.name;
     let line = match &split.off_cpu {
         Ok(off) => format!("user {user} + sys {sys} + off CPU {off} {unit}"),
@@ -230,10 +201,7 @@ fn io(record: &Record) -> Vec<Vec<String>> {
             format!("written {}", size(usage.block_out)),
         ]);
     }
-    let output = [
-        ("stdout", record.outcome.stdout_bytes),
-        ("stderr", record.outcome.stderr_bytes),
-    ];
+    let output = [("stdout", record.outcome.stdout_bytes), ("stderr", record.outcome.stderr_bytes)];
     let counted: Vec<String> = output
         .into_iter()
         .filter_map(|(name, size)| size.map(|size| format!("{name} {}", bytes(size))))
@@ -248,10 +216,7 @@ fn tree(record: &Record) -> Vec<Vec<String>> {
     let Some(tree) = &record.tree else {
         return Vec::new();
     };
-    vec![vec![
-        counted(tree.processes, "process"),
-        counted(tree.threads, "thread"),
-    ]]
+    vec![vec![counted(tree.processes, "process"), counted(tree.threads, "thread")]]
 }
 
 fn measured(record: &Record) -> Vec<Vec<String>> {
@@ -263,15 +228,10 @@ fn measured(record: &Record) -> Vec<Vec<String>> {
         format!("by {}", escape(&measurement.engine)),
         counted(measurement.stops, "stop"),
     ]];
-    let per_call = measurement
-        .cost_per_call_ns
-        .map(|ns| format!("{} a call", time(ns)));
+    let per_call = measurement.cost_per_call_ns.map(|ns| format!("{} a call", time(ns)));
     match (measurement.estimated_added_ns, per_call) {
         (Some(added), Some(per_call)) => {
-            parts.push(vec![format!(
-                "tracing added about {} ({per_call})",
-                time(added)
-            )]);
+            parts.push(vec![format!("tracing added about {} ({per_call})", time(added))]);
         }
         (Some(added), None) => parts.push(vec![format!("tracing added about {}", time(added))]),
         (None, Some(per_call)) => parts.push(vec![format!("tracing adds {per_call}")]),

@@ -42,11 +42,7 @@ impl Default for TableOptions {
 /// one: a record can be read anywhere.
 pub fn native_abi(rows: &[SyscallRow]) -> &'static str {
     let arm = |row: &SyscallRow| matches!(row.abi.as_str(), "aarch64" | "arm");
-    if rows.first().is_some_and(arm) {
-        "aarch64"
-    } else {
-        "x86_64"
-    }
+    if rows.first().is_some_and(arm) { "aarch64" } else { "x86_64" }
 }
 
 /// A syscall's name, under its ABI where that is not the machine's own.
@@ -61,9 +57,7 @@ pub(super) fn shown_name<'a>(row: &'a SyscallRow, native: &str) -> Cow<'a, str> 
 /// Calls that returned an error. A record that was written by hand may hold
 /// anything, so that nothing here may overflow.
 pub(super) fn errors(row: &SyscallRow) -> u64 {
-    row.errors
-        .values()
-        .fold(0, |sum, count| sum.saturating_add(*count))
+    row.errors.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 /// The numbers of a row, or of several folded into one.
@@ -104,10 +98,7 @@ impl Sums {
 
     /// Several rows as one. Percentiles do not add up and stay unknown.
     fn fold(name: String, rows: &[Self]) -> Self {
-        let mut sums = Self {
-            name,
-            ..Self::default()
-        };
+        let mut sums = Self { name, ..Self::default() };
         for row in rows {
             sums.calls = sums.calls.saturating_add(row.calls);
             sums.errors = sums.errors.saturating_add(row.errors);
@@ -178,10 +169,7 @@ fn sort(rows: &mut [Sums], key: SortKey) {
 
 /// The table of these rows: head, rows, total.
 pub fn table(rows: &[SyscallRow], options: &TableOptions) -> String {
-    let mut rows: Vec<Sums> = rows
-        .iter()
-        .map(|row| Sums::of(row, &options.native_abi))
-        .collect();
+    let mut rows: Vec<Sums> = rows.iter().map(|row| Sums::of(row, &options.native_abi)).collect();
     let total = Sums::fold("total".to_owned(), &rows);
     sort(&mut rows, options.sort);
     if let Some((shown, rest)) = options.top.and_then(|top| rows.split_at_checked(top))
@@ -203,11 +191,7 @@ fn fit(mut rows: Vec<Sums>, total: &Sums, options: &TableOptions) -> Grid {
     let asked = options.columns.as_deref();
     let mut columns = asked.unwrap_or(&Column::DEFAULT).to_vec();
     let mut grid = fill(&columns, &rows, total, options.width);
-    let longest = rows
-        .iter()
-        .map(|row| display_width(&row.name))
-        .max()
-        .unwrap_or(0);
+    let longest = rows.iter().map(|row| display_width(&row.name)).max().unwrap_or(0);
     if asked.is_none() {
         for (ours, column) in [
             (true, Column::Max),
@@ -218,11 +202,7 @@ fn fit(mut rows: Vec<Sums>, total: &Sums, options: &TableOptions) -> Grid {
             let room = grid.room(options.width);
             let comfortable = room.saturating_sub(SPARE).max(room.min(NAME));
             // strace's own columns go only where not even a short name fits.
-            let enough = if ours {
-                longest <= comfortable
-            } else {
-                room >= NAME
-            };
+            let enough = if ours { longest <= comfortable } else { room >= NAME };
             if !enough {
                 columns.retain(|kept| *kept != column);
                 grid = fill(&columns, &rows, total, options.width);
@@ -245,12 +225,7 @@ fn fill(columns: &[Column], rows: &[Sums], total: &Sums, width: usize) -> Grid {
         min: column.usual_width(),
         right: *column != Column::Name,
     };
-    let cells = |row: &Sums| {
-        columns
-            .iter()
-            .map(|column| row.cell(*column, total.total))
-            .collect()
-    };
+    let cells = |row: &Sums| columns.iter().map(|column| row.cell(*column, total.total)).collect();
     let mut grid = Grid::new(columns.iter().map(head).collect());
     grid.rule();
     for row in rows {
@@ -270,11 +245,8 @@ pub fn groups(groups: &[Group], options: &TableOptions) -> String {
     let mut summed: Vec<(Sums, &Group)> = groups
         .iter()
         .map(|group| {
-            let rows: Vec<Sums> = group
-                .syscalls
-                .iter()
-                .map(|row| Sums::of(row, &options.native_abi))
-                .collect();
+            let rows: Vec<Sums> =
+                group.syscalls.iter().map(|row| Sums::of(row, &options.native_abi)).collect();
             (Sums::fold(String::new(), &rows), group)
         })
         .collect();
@@ -293,10 +265,7 @@ pub fn groups(groups: &[Group], options: &TableOptions) -> String {
             counted(sums.errors, "error"),
             span(sums.total),
         );
-        let room = options
-            .width
-            .saturating_sub(LEAD.len() + display_width(&what))
-            .max(8);
+        let room = options.width.saturating_sub(LEAD.len() + display_width(&what)).max(8);
         let name = escape(&group.name);
         let line = format!("{}{what}", shorten_middle(&name, room));
         out.push_str(&own_words(&[line], options.width));

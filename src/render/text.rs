@@ -102,10 +102,7 @@ pub fn shorten_middle(text: &str, width: usize) -> Cow<'_, str> {
     out.push('…');
     let skipped = text.chars().count().saturating_sub(tail);
     // A combining mark must not end up on the dots.
-    let rest = text
-        .chars()
-        .skip(skipped)
-        .skip_while(|c| char_width(*c) == 0);
+    let rest = text.chars().skip(skipped).skip_while(|c| char_width(*c) == 0);
     out.extend(rest);
     Cow::Owned(out)
 }
@@ -158,10 +155,7 @@ pub(super) fn own_words(atoms: &[String], width: usize) -> String {
 
 /// A sentence from a record as atoms, one a word, escaped.
 pub(super) fn words(sentence: &str) -> Vec<String> {
-    sentence
-        .split_whitespace()
-        .map(|word| escape(word).into_owned())
-        .collect()
+    sentence.split_whitespace().map(|word| escape(word).into_owned()).collect()
 }
 
 /// Appends `mark` to the last atom, when there is one.

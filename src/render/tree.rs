@@ -39,16 +39,11 @@ struct Forest<'a> {
 
 impl<'a> Forest<'a> {
     fn new(processes: &'a [Process]) -> Self {
-        let by_id: HashMap<u64, usize> = processes
-            .iter()
-            .enumerate()
-            .map(|(index, process)| (process.id, index))
-            .collect();
+        let by_id: HashMap<u64, usize> =
+            processes.iter().enumerate().map(|(index, process)| (process.id, index)).collect();
         let mut order: Vec<usize> = (0..processes.len()).collect();
         order.sort_by_key(|index| {
-            processes
-                .get(*index)
-                .map(|process| (process.start_ns, process.id))
+            processes.get(*index).map(|process| (process.start_ns, process.id))
         });
         let mut children = vec![Vec::new(); processes.len()];
         let mut roots = Vec::new();
@@ -59,10 +54,7 @@ impl<'a> Forest<'a> {
             };
             // Ids grow, so that a parent with a larger one is a damaged record
             // and could be a circle.
-            let parent = process
-                .parent
-                .filter(|id| *id < process.id)
-                .and_then(|id| by_id.get(&id));
+            let parent = process.parent.filter(|id| *id < process.id).and_then(|id| by_id.get(&id));
             match parent.and_then(|parent| children.get_mut(*parent)) {
                 Some(siblings) => siblings.push(index),
                 None => roots.push(index),
@@ -71,12 +63,7 @@ impl<'a> Forest<'a> {
                 *slot = parent.copied();
             }
         }
-        let mut forest = Self {
-            processes,
-            faces: Vec::new(),
-            children,
-            roots,
-        };
+        let mut forest = Self { processes, faces: Vec::new(), children, roots };
         forest.faces = forest.faces(&parents);
         forest
     }
@@ -98,11 +85,7 @@ impl<'a> Forest<'a> {
         }
         let face = |(index, process): (usize, &Process)| {
             let name = names.remove(&index).unwrap_or_default();
-            Face {
-                command: command(process, &name),
-                name,
-                end: end(process),
-            }
+            Face { command: command(process, &name), name, end: end(process) }
         };
         self.processes.iter().enumerate().map(face).collect()
     }
@@ -119,16 +102,10 @@ impl<'a> Forest<'a> {
             let mut below: BTreeMap<usize, usize> = BTreeMap::new();
             if !by_program {
                 for child in self.children.get(index).into_iter().flatten() {
-                    *below
-                        .entry(keys.get(*child).copied().unwrap_or(0))
-                        .or_default() += 1;
+                    *below.entry(keys.get(*child).copied().unwrap_or(0)).or_default() += 1;
                 }
             }
-            let text = if by_program {
-                &face.name
-            } else {
-                &face.command
-            };
+            let text = if by_program { &face.name } else { &face.command };
             let next = known.len() + 1;
             let key = *known.entry((text, &face.end, below)).or_insert(next);
             if let Some(slot) = keys.get_mut(index) {
@@ -153,9 +130,7 @@ impl<'a> Forest<'a> {
                 .copied()
                 .collect();
             below.sort_by_key(|index| {
-                self.processes
-                    .get(*index)
-                    .map(|process| (process.start_ns, process.id))
+                self.processes.get(*index).map(|process| (process.start_ns, process.id))
             });
             open.extend(alike(&below, keys, row.depth + 1).into_iter().rev());
             rows.push(row);
@@ -174,23 +149,16 @@ impl<'a> Forest<'a> {
     fn cells(&self, members: &[usize], traced: bool, scale: Scale) -> Vec<String> {
         let unknown_or = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| scale.format(ns));
         let pid = match members {
-            [only] => self
-                .processes
-                .get(*only)
-                .map(|process| process.pid.to_string()),
+            [only] => self.processes.get(*only).map(|process| process.pid.to_string()),
             _ => None,
         };
         let mut cells = vec![pid.unwrap_or_else(|| "-".to_owned())];
         if traced {
-            cells.push(
-                self.sum(members, |process| Some(calls(process)))
-                    .unwrap_or(0)
-                    .to_string(),
-            );
+            cells.push(self.sum(members, |process| Some(calls(process))).unwrap_or(0).to_string());
         }
-        cells.push(unknown_or(self.sum(members, |process| {
-            Some(process.user_ns?.saturating_add(process.sys_ns?))
-        })));
+        cells.push(unknown_or(
+            self.sum(members, |process| Some(process.user_ns?.saturating_add(process.sys_ns?))),
+        ));
         cells.push(unknown_or(self.sum(members, wall)));
         cells
     }
@@ -212,16 +180,9 @@ impl<'a> Forest<'a> {
             remarks.push(counted(process.threads.len() as u64, "thread"));
         }
         remarks.extend(face.end.clone());
-        let remarks = if remarks.is_empty() {
-            String::new()
-        } else {
-            format!(" [{}]", remarks.join(", "))
-        };
-        let command = if by_program && row.members.len() > 1 {
-            &face.name
-        } else {
-            &face.command
-        };
+        let remarks =
+            if remarks.is_empty() { String::new() } else { format!(" [{}]", remarks.join(", ")) };
+        let command = if by_program && row.members.len() > 1 { &face.name } else { &face.command };
         let lead = format!("{}{times}", "  ".repeat(row.depth.min(DEPTH)));
         let beside = display_width(&lead) + display_width(&remarks);
         let command = shorten_middle(command, room.saturating_sub(beside).max(8));
@@ -239,29 +200,20 @@ fn alike(siblings: &[usize], keys: &[usize], depth: usize) -> Vec<Row> {
         let at = *seen.entry(key).or_insert(rows.len());
         match rows.get_mut(at) {
             Some(row) => row.members.push(*sibling),
-            None => rows.push(Row {
-                members: vec![*sibling],
-                depth,
-            }),
+            None => rows.push(Row { members: vec![*sibling], depth }),
         }
     }
     rows
 }
 
 fn base(path: &str) -> &str {
-    path.rsplit('/')
-        .find(|part| !part.is_empty())
-        .unwrap_or(path)
+    path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 
 /// What the last image was called: by its caller, else by its file.
 fn program(process: &Process) -> Option<String> {
     let exec = process.execs.last()?;
-    let path = exec
-        .argv
-        .first()
-        .filter(|word| !word.is_empty())
-        .or(exec.exe.as_ref())?;
+    let path = exec.argv.first().filter(|word| !word.is_empty()).or(exec.exe.as_ref())?;
     Some(escape(base(path)).into_owned())
 }
 
@@ -272,20 +224,14 @@ fn command(process: &Process, name: &str) -> String {
     };
     let mut out = String::new();
     for exec in earlier {
-        let path = exec
-            .argv
-            .first()
-            .or(exec.exe.as_ref())
-            .map_or("?", |path| base(path));
+        let path = exec.argv.first().or(exec.exe.as_ref()).map_or("?", |path| base(path));
         out.push_str(&escape(path));
         out.push_str(" > ");
     }
     match last.argv.split_first() {
         Some((word, rest)) if !word.is_empty() => {
-            let argv: Vec<&str> = [base(word)]
-                .into_iter()
-                .chain(rest.iter().map(String::as_str))
-                .collect();
+            let argv: Vec<&str> =
+                [base(word)].into_iter().chain(rest.iter().map(String::as_str)).collect();
             out.push_str(&command_line(&argv));
         }
         _ => out.push_str(name),
@@ -303,16 +249,11 @@ fn end(process: &Process) -> Option<String> {
 }
 
 fn calls(process: &Process) -> u64 {
-    process
-        .syscalls
-        .iter()
-        .fold(0, |sum, row| sum.saturating_add(row.calls))
+    process.syscalls.iter().fold(0, |sum, row| sum.saturating_add(row.calls))
 }
 
 fn wall(process: &Process) -> Option<u64> {
-    process
-        .end_ns
-        .map(|end| end.saturating_sub(process.start_ns))
+    process.end_ns.map(|end| end.saturating_sub(process.start_ns))
 }
 
 /// A table of the processes, each below its parent: pid, calls, CPU and wall
@@ -326,31 +267,19 @@ pub(super) fn process_tree(processes: &[Process], traced: bool, width: usize) ->
         by_program = true;
         rows = forest.rows(&forest.keys(true));
     }
-    let rest = if rows.len() > LINES {
-        rows.split_off(LINES - 1)
-    } else {
-        Vec::new()
-    };
+    let rest = if rows.len() > LINES { rows.split_off(LINES - 1) } else { Vec::new() };
     let rest: Vec<usize> = rest.into_iter().flat_map(|row| row.members).collect();
 
     let longest = processes.iter().filter_map(wall).max().unwrap_or(0);
     let scale = Scale::of(longest);
-    let number = |title: String, min: usize| Head {
-        title,
-        min,
-        right: true,
-    };
+    let number = |title: String, min: usize| Head { title, min, right: true };
     let mut heads = vec![number("pid".to_owned(), 6)];
     if traced {
         heads.push(number("calls".to_owned(), 7));
     }
     heads.push(number(format!("cpu {}", scale.name), 7));
     heads.push(number(format!("wall {}", scale.name), 7));
-    heads.push(Head {
-        title: "process".to_owned(),
-        min: 0,
-        right: false,
-    });
+    heads.push(Head { title: "process".to_owned(), min: 0, right: false });
 
     let mut grid = Grid::new(heads);
     for row in &rows {
@@ -361,11 +290,8 @@ pub(super) fn process_tree(processes: &[Process], traced: bool, width: usize) ->
     }
     let room = grid.room(width);
     let more = (!rest.is_empty()).then(|| format!("({} more processes)", rest.len()));
-    let labels: Vec<String> = rows
-        .iter()
-        .map(|row| forest.label(row, by_program, room))
-        .chain(more)
-        .collect();
+    let labels: Vec<String> =
+        rows.iter().map(|row| forest.label(row, by_program, room)).chain(more).collect();
     grid.complete(labels);
     grid.render()
 }

@@ -81,18 +81,9 @@ impl Scale {
     /// The unit that suits this duration.
     pub fn of(ns: u64) -> Self {
         match ns {
-            0..1_000_000 => Self {
-                name: "us",
-                per: 1_000,
-            },
-            1_000_000..1_000_000_000 => Self {
-                name: "ms",
-                per: 1_000_000,
-            },
-            _ => Self {
-                name: "s",
-                per: 1_000_000_000,
-            },
+            0..1_000_000 => Self { name: "us", per: 1_000 },
+            1_000_000..1_000_000_000 => Self { name: "ms", per: 1_000_000 },
+            _ => Self { name: "s", per: 1_000_000_000 },
         }
     }
 
@@ -144,12 +135,6 @@ impl Split {
             sys = sys.min(wall.saturating_sub(user));
             Ok(decimal(wall.saturating_sub(user).saturating_sub(sys)))
         };
-        Self {
-            scale,
-            wall: decimal(wall),
-            user: decimal(user),
-            sys: decimal(sys),
-            off_cpu,
-        }
+        Self { scale, wall: decimal(wall), user: decimal(user), sys: decimal(sys), off_cpu }
     }
 }

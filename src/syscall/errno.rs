@@ -70,9 +70,8 @@ pub fn errno_label(errno: i32) -> Cow<'static, str> {
 /// The name of a signal: `SIGHUP` to `SIGSYS`, then, as strace has them, `SIGRTMIN`
 /// (32) and `SIGRT_1` (33) to `SIGRT_32` (64). `signal_65` for a number that is none.
 pub fn signal_name(signal: i32) -> Cow<'static, str> {
-    let ordinary = usize::try_from(signal)
-        .ok()
-        .and_then(|signal| SIGNALS.get(signal.checked_sub(1)?));
+    let ordinary =
+        usize::try_from(signal).ok().and_then(|signal| SIGNALS.get(signal.checked_sub(1)?));
     match (ordinary, signal) {
         (Some(name), _) => Cow::Borrowed(name),
         (None, RT_FIRST) => Cow::Borrowed("SIGRTMIN"),
@@ -89,11 +88,7 @@ pub fn signal_number(name: &str) -> Option<i32> {
         return (1..=RT_LAST).contains(&number).then_some(number);
     }
     let upper = name.to_ascii_uppercase();
-    let full = if upper.starts_with("SIG") {
-        upper
-    } else {
-        format!("SIG{upper}")
-    };
+    let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
     if full == "SIGRTMAX" {
         return Some(RT_LAST);
     }

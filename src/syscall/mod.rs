@@ -38,13 +38,7 @@ pub enum Abi {
 
 impl Abi {
     /// Every ABI, in the order of the enumeration.
-    pub const ALL: [Self; 5] = [
-        Self::X86_64,
-        Self::I386,
-        Self::X32,
-        Self::Aarch64,
-        Self::Arm,
-    ];
+    pub const ALL: [Self; 5] = [Self::X86_64, Self::I386, Self::X32, Self::Aarch64, Self::Arm];
 
     /// The table and the number in it, from what `PTRACE_GET_SYSCALL_INFO` and seccomp
     /// report: an `AUDIT_ARCH_*` constant (linux/audit.h) and the raw number.
@@ -205,34 +199,19 @@ mod tests {
         assert_eq!(Abi::from_audit(0xC000_003E, 1), Some((Abi::X86_64, 1)));
         assert_eq!(Abi::from_audit(0x4000_0003, 4), Some((Abi::I386, 4)));
         assert_eq!(Abi::from_audit(0xC000_00B7, 64), Some((Abi::Aarch64, 64)));
-        assert_eq!(
-            Abi::from_audit(0x4000_0028, 0xf_0002),
-            Some((Abi::Arm, 0xf_0002))
-        );
-        assert_eq!(
-            Abi::from_audit(0xC000_003E, 0x4000_0200),
-            Some((Abi::X32, 512))
-        );
+        assert_eq!(Abi::from_audit(0x4000_0028, 0xf_0002), Some((Abi::Arm, 0xf_0002)));
+        assert_eq!(Abi::from_audit(0xC000_003E, 0x4000_0200), Some((Abi::X32, 512)));
         // Only x86_64 has the x32 bit.
-        assert_eq!(
-            Abi::from_audit(0x4000_0003, 0x4000_0200),
-            Some((Abi::I386, 0x4000_0200))
-        );
+        assert_eq!(Abi::from_audit(0x4000_0003, 0x4000_0200), Some((Abi::I386, 0x4000_0200)));
         assert_eq!(Abi::from_audit(0xC000_00F3, 1), None);
     }
 
     #[test]
     fn audit_numbers_are_32_bits() {
         for minus_one in [u64::MAX, 0xffff_ffff] {
-            assert_eq!(
-                Abi::from_audit(0xC000_003E, minus_one),
-                Some((Abi::X86_64, -1))
-            );
+            assert_eq!(Abi::from_audit(0xC000_003E, minus_one), Some((Abi::X86_64, -1)));
         }
-        assert_eq!(
-            Abi::from_audit(0xC000_003E, 0xdead_0000_0001),
-            Some((Abi::X86_64, 1))
-        );
+        assert_eq!(Abi::from_audit(0xC000_003E, 0xdead_0000_0001), Some((Abi::X86_64, 1)));
     }
 
     #[test]
@@ -271,18 +250,8 @@ mod tests {
         assert_eq!(Sys::new(Abi::X86_64, -1).label(), "syscall_-1");
         assert_eq!(Sys::new(Abi::Arm, 3).label(), "syscall_0x3");
         for abi in Abi::ALL {
-            for number in [
-                i64::MIN,
-                i64::MIN + 1,
-                -4096,
-                336,
-                400,
-                511,
-                548,
-                1023,
-                1024,
-                i64::MAX,
-            ] {
+            for number in [i64::MIN, i64::MIN + 1, -4096, 336, 400, 511, 548, 1023, 1024, i64::MAX]
+            {
                 let sys = Sys::new(abi, number);
                 assert!(!sys.label().is_empty());
                 assert_eq!(sys.to_string(), sys.label());
@@ -298,10 +267,7 @@ mod tests {
                 let name = sys.name().unwrap_or("");
                 assert_eq!(sys.is_exit(), ["exit", "exit_group"].contains(&name));
                 assert_eq!(sys.is_exec(), ["execve", "execveat"].contains(&name));
-                assert_eq!(
-                    sys.is_sigreturn(),
-                    ["sigreturn", "rt_sigreturn"].contains(&name)
-                );
+                assert_eq!(sys.is_sigreturn(), ["sigreturn", "rt_sigreturn"].contains(&name));
                 assert_eq!(sys.is_restart_syscall(), name == "restart_syscall");
             }
         }

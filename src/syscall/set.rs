@@ -72,18 +72,12 @@ fn hint(close: Option<&str>) -> String {
 impl CallSet {
     /// Every call, also those without a name.
     pub const fn all() -> Self {
-        Self {
-            bits: [[u64::MAX; WORDS]; Abi::ALL.len()],
-            others: true,
-        }
+        Self { bits: [[u64::MAX; WORDS]; Abi::ALL.len()], others: true }
     }
 
     /// No call.
     pub const fn none() -> Self {
-        Self {
-            bits: [[0; WORDS]; Abi::ALL.len()],
-            others: false,
-        }
+        Self { bits: [[0; WORDS]; Abi::ALL.len()], others: false }
     }
 
     /// Whether the call is in the set.
@@ -195,11 +189,7 @@ impl CallSet {
                 reason: error.to_string().replace('\n', " "),
             })?;
             let any = self.add_where(only, |info| regex.is_match(info.name));
-            return if any {
-                Ok(())
-            } else {
-                Err(ExprError::NoMatch { word: item.into() })
-            };
+            return if any { Ok(()) } else { Err(ExprError::NoMatch { word: item.into() }) };
         }
         if let Some(class) = name.strip_prefix('%') {
             let classes = Classes::from_name(class).ok_or_else(|| ExprError::UnknownClass {
@@ -247,9 +237,7 @@ impl CallSet {
 
 /// Where the bit of a number is: the word, and the bit in it. `None` beyond the tables.
 fn place(number: i64) -> Option<(usize, u64)> {
-    (0..LIMIT)
-        .contains(&number)
-        .then(|| (number as usize / 64, 1 << (number % 64)))
+    (0..LIMIT).contains(&number).then(|| (number as usize / 64, 1 << (number % 64)))
 }
 
 /// Takes a suffix `@64`, `@32` or `@x32` off a word. Which ABI it is depends on the
@@ -272,21 +260,14 @@ fn personality(item: &str, hint: Abi) -> (&str, Option<Abi>) {
 
 /// The classes that are known without their `%`, from before there was one.
 fn legacy_class(name: &str) -> Option<Classes> {
-    const NAMES: [&str; 7] = [
-        "file", "process", "network", "signal", "ipc", "desc", "memory",
-    ];
+    const NAMES: [&str; 7] = ["file", "process", "network", "signal", "ipc", "desc", "memory"];
     NAMES.contains(&name).then(|| Classes::from_name(name))?
 }
 
 fn unknown_call(item: &str, name: &str, only: Option<Abi>) -> ExprError {
-    let abis = Abi::ALL
-        .into_iter()
-        .filter(|abi| only.is_none_or(|only| only == *abi));
+    let abis = Abi::ALL.into_iter().filter(|abi| only.is_none_or(|only| only == *abi));
     let names = abis.flat_map(|abi| table::known(abi).map(|(_, info)| info.name));
-    ExprError::UnknownCall {
-        word: item.into(),
-        close: closest(name, names).map(String::from),
-    }
+    ExprError::UnknownCall { word: item.into(), close: closest(name, names).map(String::from) }
 }
 
 /// The known name with the fewest edits to `word`, if they are few for its length.

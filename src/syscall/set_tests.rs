@@ -72,17 +72,11 @@ fn classes() {
     let set = parse("%file");
     assert!(has(&set, Abi::X86_64, "openat") && has(&set, Abi::I386, "stat64"));
     assert!(!has(&set, Abi::X86_64, "read"));
-    for name in [
-        "file", "process", "network", "signal", "ipc", "desc", "memory",
-    ] {
+    for name in ["file", "process", "network", "signal", "ipc", "desc", "memory"] {
         assert_eq!(parse(name), parse(&format!("%{name}")), "{name}");
     }
     assert_eq!(parse("%net"), parse("%network"));
-    assert_eq!(
-        parse("%%stat"),
-        parse("%stat,%lstat,%fstat"),
-        "the sum of its parts"
-    );
+    assert_eq!(parse("%%stat"), parse("%stat,%lstat,%fstat"), "the sum of its parts");
     for class in ["creds", "clock", "pure", "statfs", "fstatfs", "%statfs"] {
         assert!(!parse(&format!("%{class}")).is_none(), "{class}");
     }
@@ -143,24 +137,12 @@ fn optional_names() {
 
 #[test]
 fn errors_name_the_word_and_what_is_close() {
-    assert_eq!(
-        error("read,opneat"),
-        "no system call is called 'opneat': did you mean 'openat'?"
-    );
-    assert_eq!(
-        error("%fiel"),
-        "no class of system calls is called '%fiel': did you mean '%file'?"
-    );
-    assert_eq!(
-        error("quite_unlike_anything"),
-        "no system call is called 'quite_unlike_anything'"
-    );
+    assert_eq!(error("read,opneat"), "no system call is called 'opneat': did you mean 'openat'?");
+    assert_eq!(error("%fiel"), "no class of system calls is called '%fiel': did you mean '%file'?");
+    assert_eq!(error("quite_unlike_anything"), "no system call is called 'quite_unlike_anything'");
     assert!(error("statz").contains("'stat"));
     for empty in ["", "!", "read,", ",read", "?", "read,,write"] {
-        assert_eq!(
-            error(empty),
-            format!("a system call's name is missing in '{empty}'")
-        );
+        assert_eq!(error(empty), format!("a system call's name is missing in '{empty}'"));
     }
     for odd in ["%", "@64", "%@64", "!!read", "é", "%é", "r#break"] {
         assert!(CallSet::parse(odd, Abi::X86_64).is_err(), "{odd}");

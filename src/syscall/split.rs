@@ -102,10 +102,7 @@ mod tests {
         assert_eq!(at(Abi::X86_64, "ioctl", 1, 0xdead_beef), "0xdeadbeef");
         assert_eq!(at(Abi::X86_64, "madvise", 2, u64::MAX), "0xffffffff");
         // The kernel reads 32 bits of it.
-        assert_eq!(
-            at(Abi::X86_64, "fcntl", 1, 0xffff_0000_0000_0003),
-            "F_GETFL"
-        );
+        assert_eq!(at(Abi::X86_64, "fcntl", 1, 0xffff_0000_0000_0003), "F_GETFL");
     }
 
     #[test]
@@ -126,11 +123,7 @@ mod tests {
                     .iter()
                     .find(|(name, _)| sys.name() == Some(name))
                     .map(|(_, names)| *names);
-                assert_eq!(
-                    selector(sys).map(|found| found.0),
-                    expected,
-                    "{abi} {number}"
-                );
+                assert_eq!(selector(sys).map(|found| found.0), expected, "{abi} {number}");
                 assert_eq!(operation(sys, &[0; 6]).is_some(), expected.is_some());
             }
         }

@@ -205,10 +205,7 @@ impl Classes {
 
     /// The class of that name, as after the `%` of an expression: `file`, `net`, `%stat`.
     pub fn from_name(name: &str) -> Option<Self> {
-        CLASSES
-            .iter()
-            .find(|(_, known, _)| *known == name)
-            .map(|(_, _, class)| *class)
+        CLASSES.iter().find(|(_, known, _)| *known == name).map(|(_, _, class)| *class)
     }
 
     /// Every name that [`Classes::from_name`] knows.
@@ -258,10 +255,7 @@ pub struct CallInfo {
 impl CallInfo {
     /// How many arguments the call has, 0 to 6.
     pub fn arg_count(&self) -> usize {
-        self.args
-            .iter()
-            .take_while(|role| **role != Role::Absent)
-            .count()
+        self.args.iter().take_while(|role| **role != Role::Absent).count()
     }
 }
 
@@ -273,10 +267,7 @@ struct Calls {
 }
 
 static CALLS: LazyLock<Calls> = LazyLock::new(|| {
-    let mut calls = Calls {
-        plain: HashMap::with_capacity(512),
-        variants: Vec::new(),
-    };
+    let mut calls = Calls { plain: HashMap::with_capacity(512), variants: Vec::new() };
     for (abi, info) in data_lines(CALLS_TEXT).filter_map(parse_line) {
         match abi {
             Some(abi) => calls.variants.push((abi, info)),
@@ -309,12 +300,7 @@ fn parse_line(line: &'static str) -> Option<(Option<Abi>, CallInfo)> {
     for word in words {
         *places.next()? = Role::from_word(word)?;
     }
-    let info = CallInfo {
-        name,
-        classes,
-        args,
-        returns,
-    };
+    let info = CallInfo { name, classes, args, returns };
     Some((abi, info))
 }
 
@@ -347,15 +333,10 @@ fn crate_name(abi: Abi, number: usize) -> Option<&'static str> {
 }
 
 fn index(abi: Abi) -> Index {
-    let mut names: Vec<Option<&'static str>> = (0..LIMIT as usize)
-        .map(|number| crate_name(abi, number))
-        .collect();
+    let mut names: Vec<Option<&'static str>> =
+        (0..LIMIT as usize).map(|number| crate_name(abi, number)).collect();
     // x32 follows x86_64 in the file's calls too, and its own lines come after.
-    let followed: &[&str] = if abi == Abi::X32 {
-        &["x86_64", "x32"]
-    } else {
-        &[abi.name()]
-    };
+    let followed: &[&str] = if abi == Abi::X32 { &["x86_64", "x32"] } else { &[abi.name()] };
     for line in data_lines(NUMBERS_TEXT) {
         let mut words = line.split_ascii_whitespace();
         let (Some(table), Some(number), Some(name)) = (words.next(), words.next(), words.next())

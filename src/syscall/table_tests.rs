@@ -38,20 +38,14 @@ fn every_call_of_the_crate_is_in_the_data() {
         // Numbers that the crate has wrongly are taken out by a line of their own.
         let gap = format!("{} {number} -", abi.name());
         let named = Sys::new(abi, number).name().is_some();
-        assert_ne!(
-            named,
-            data_lines(NUMBERS_TEXT).any(|line| line == gap),
-            "{gap}"
-        );
+        assert_ne!(named, data_lines(NUMBERS_TEXT).any(|line| line == gap), "{gap}");
     }
 }
 
 #[test]
 fn every_line_is_understood_and_belongs_to_a_call() {
-    let numbered: BTreeSet<&str> = Abi::ALL
-        .into_iter()
-        .flat_map(|abi| known(abi).map(|(_, info)| info.name))
-        .collect();
+    let numbered: BTreeSet<&str> =
+        Abi::ALL.into_iter().flat_map(|abi| known(abi).map(|(_, info)| info.name)).collect();
     let mut seen = BTreeSet::new();
     for text in data_lines(CALLS_TEXT) {
         let (abi, call) = parse_line(text).unwrap_or_else(|| panic!("not understood: {text}"));
@@ -75,9 +69,7 @@ fn every_line_is_understood_and_belongs_to_a_call() {
 fn every_number_line_is_used() {
     for line in data_lines(NUMBERS_TEXT) {
         let words: Vec<&str> = line.split(' ').collect();
-        let [abi, number, name] = words[..] else {
-            panic!("not three words: {line}")
-        };
+        let [abi, number, name] = words[..] else { panic!("not three words: {line}") };
         let sys = Sys::new(Abi::from_name(abi).unwrap(), number.parse().unwrap());
         assert!(sys.number < LIMIT);
         assert_eq!(sys.name(), (name != "-").then_some(name), "{line}");
@@ -215,22 +207,14 @@ fn paths_are_where_the_manual_says() {
     }
     for call in lines() {
         let paths = places(call, Role::Path);
-        assert_eq!(
-            !paths.is_empty(),
-            listed.contains(call.name),
-            "{}",
-            call.name
-        );
+        assert_eq!(!paths.is_empty(), listed.contains(call.name), "{}", call.name);
     }
 }
 
 #[test]
 fn path_calls_are_of_class_file() {
     for (name, _) in PATHS {
-        assert!(
-            info(name).unwrap().classes.intersects(Classes::FILE),
-            "{name}"
-        );
+        assert!(info(name).unwrap().classes.intersects(Classes::FILE), "{name}");
     }
 }
 
@@ -250,12 +234,7 @@ fn a_call_named_for_a_directory_takes_one() {
 
 #[test]
 fn arguments_by_abi() {
-    let mark = |abi| {
-        Sys::from_name(abi, "fanotify_mark")
-            .unwrap()
-            .info()
-            .unwrap()
-    };
+    let mark = |abi| Sys::from_name(abi, "fanotify_mark").unwrap().info().unwrap();
     assert_eq!(places(mark(Abi::X86_64), Role::Path), [4]);
     assert_eq!(places(mark(Abi::Aarch64), Role::Path), [4]);
     assert_eq!(places(mark(Abi::X32), Role::Path), [4]);
@@ -273,14 +252,7 @@ fn a_few_calls_in_full() {
     assert_eq!(openat.classes, Classes::FILE | Classes::DESC);
     assert_eq!(
         openat.args,
-        [
-            Role::Dirfd,
-            Role::Path,
-            Role::Oflags,
-            Role::Mode,
-            Role::Absent,
-            Role::Absent
-        ]
+        [Role::Dirfd, Role::Path, Role::Oflags, Role::Mode, Role::Absent, Role::Absent]
     );
     assert_eq!(info("symlink").unwrap().args[0], Role::Target);
     assert_eq!(info("mount").unwrap().args[0], Role::PathIf);

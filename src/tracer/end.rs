@@ -3,10 +3,7 @@
 /// Ends this process by `signal`, without a core dump of its own. Returns when
 /// that is not possible: as PID 1, or for a signal that does not kill.
 pub fn die_by(signal: i32) {
-    let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: values are passed by copy or point to locals that outlive the
     // calls; raise acts on this thread.
     unsafe {

@@ -106,10 +106,7 @@ fn choose_filter(options: &Options) -> (Option<Filter>, FilterState) {
     }
     match Filter::stopping(&options.calls) {
         Some(filter) => (Some(filter), FilterState::Installed),
-        None => (
-            None,
-            FilterState::Refused("the set of calls is too scattered".into()),
-        ),
+        None => (None, FilterState::Refused("the set of calls is too scattered".into())),
     }
 }
 
@@ -154,13 +151,9 @@ impl Engine<'_, '_> {
         if filter {
             options |= libc::PTRACE_O_TRACESECCOMP;
         }
-        kernel::seize(self.root, options).map_err(|e| refused(self.root, e))?;
+        kernel::seize(self.root, options).map_err(|e| refused(self.root, &e))?;
         kernel::interrupt(self.root).map_err(|e| os("cannot stop the command", e))?;
-        let follow = if filter {
-            Follow::Filter
-        } else {
-            Follow::Every
-        };
+        let follow = if filter { Follow::Filter } else { Follow::Every };
         self.tasks.launch(self.root, follow, now(), &mut self.out);
         self.tell();
         self.launched.open()
@@ -219,10 +212,7 @@ impl Engine<'_, '_> {
         self.held_since = None;
         let held: Vec<i32> = self.tasks.held().collect();
         for tid in held {
-            let owner = self
-                .tasks
-                .pids()
-                .find(|&pid| kernel::is_thread_of(pid, tid));
+            let owner = self.tasks.pids().find(|&pid| kernel::is_thread_of(pid, tid));
             let lineage = match owner {
                 Some(pid) => Lineage::ThreadOf(pid),
                 None => Lineage::ChildOf(kernel::parent(tid)),
@@ -235,13 +225,7 @@ impl Engine<'_, '_> {
 
     /// Serves one report.
     fn serve(&mut self, waited: Waited) {
-        let Waited {
-            tid,
-            status,
-            at,
-            own,
-            waited: usage,
-        } = waited;
+        let Waited { tid, status, at, own, with_children: usage } = waited;
         self.held_since = None;
         let stop = self.classify(tid, status);
         self.out.clear();
@@ -260,11 +244,7 @@ impl Engine<'_, '_> {
             }
             _ => {
                 self.stops += 1;
-                let at = if matches!(stop, Stop::Entry(_) | Stop::Seccomp(_)) {
-                    now()
-                } else {
-                    at
-                };
+                let at = if matches!(stop, Stop::Entry(_) | Stop::Seccomp(_)) { now() } else { at };
                 self.tasks.step(tid, &stop, at, &mut self.out);
             }
         }
@@ -304,24 +284,16 @@ impl Engine<'_, '_> {
                 Ok(child) => {
                     let child = child as i32;
                     let group = self.tasks.process_of(tid).unwrap_or(tid);
-                    Stop::Child {
-                        birth,
-                        child,
-                        thread: kernel::is_thread_of(group, child),
-                    }
+                    Stop::Child { birth, child, thread: kernel::is_thread_of(group, child) }
                 }
                 Err(e) => self.failed("ask for the child of", tid, &e),
             },
             Report::Exec => match kernel::event_message(tid) {
-                Ok(former) => Stop::Exec {
-                    former: former as i32,
-                },
+                Ok(former) => Stop::Exec { former: former as i32 },
                 Err(e) => self.failed("ask who executed in", tid, &e),
             },
             Report::Exiting => match kernel::event_message(tid) {
-                Ok(status) => Stop::Exiting {
-                    status: status as i32,
-                },
+                Ok(status) => Stop::Exiting { status: status as i32 },
                 Err(_) => Stop::Exiting { status: 0 },
             },
             Report::Signal(signal) => {
@@ -335,10 +307,7 @@ impl Engine<'_, '_> {
                 } else {
                     Disposition::Unknown
                 };
-                Stop::Signal {
-                    signal,
-                    disposition,
-                }
+                Stop::Signal { signal, disposition }
             }
         }
     }
@@ -380,10 +349,7 @@ impl Engine<'_, '_> {
         if error.raw_os_error() == Some(libc::ESRCH) {
             return Stop::Dying;
         }
-        self.note(format!(
-            "cannot {what} {tid}: {}",
-            super::error::reason(error)
-        ));
+        self.note(format!("cannot {what} {tid}: {}", super::error::reason(error)));
         Stop::Unknown { status: 0 }
     }
 
@@ -420,13 +386,11 @@ impl Engine<'_, '_> {
             Action::Syscall(signal) => kernel::resume_to_syscall(tid, signal),
             Action::Continue(signal) => kernel::resume(tid, signal),
             Action::Listen => kernel::listen(tid),
-            Action::Reissue {
-                entry,
-                elapsed,
-                signal,
-            } => self.reissue(tid, &entry, elapsed, signal),
+            Action::Reissue { entry, elapsed, signal } => {
+                self.reissue(tid, &entry, elapsed, signal)
+            }
             Action::EndInEintr { entry, signal } => {
-                let result = self.rewrite(tid, |r| r.finish(&entry, -i64::from(libc::EINTR)));
+                let result = rewrite(tid, |r| r.finish(&entry, -i64::from(libc::EINTR)));
                 self.patched.remove(&tid);
                 result.and_then(|()| kernel::resume_to_syscall(tid, signal))
             }
@@ -447,30 +411,21 @@ impl Engine<'_, '_> {
         }
     }
 
-    fn rewrite(&self, tid: i32, change: impl FnOnce(&mut Registers)) -> io::Result<()> {
-        let mut registers = kernel::registers(tid)?;
-        change(&mut registers);
-        kernel::set_registers(tid, &registers)
-    }
-
     /// Lets a call go on that only tracing interrupted.
     fn reissue(&mut self, tid: i32, entry: &Entry, elapsed: u64, signal: i32) -> io::Result<()> {
         match repair::plan(tid, entry, elapsed) {
             repair::Plan::Again(args) => {
                 let again = Entry { args, ..*entry };
-                self.rewrite(tid, |r| {
+                rewrite(tid, |r| {
                     r.reissue(&again);
                     r.set_arguments(&args);
                 })?;
                 if args != entry.args {
-                    self.patched.entry(tid).or_insert(Patch {
-                        args: entry.args,
-                        word: None,
-                    });
+                    self.patched.entry(tid).or_insert(Patch { args: entry.args, word: None });
                 }
             }
             repair::Plan::End(value) => {
-                self.rewrite(tid, |r| r.finish(entry, value))?;
+                rewrite(tid, |r| r.finish(entry, value))?;
                 self.patched.remove(&tid);
                 self.tasks.time_is_over(tid, value, now(), &mut self.out);
                 self.tell();
@@ -491,14 +446,8 @@ impl Engine<'_, '_> {
             libc::SYS_clone if first & UNTRACED != 0 => {
                 let mut args = entry.args;
                 args[0] &= !UNTRACED;
-                self.patched.insert(
-                    tid,
-                    Patch {
-                        args: entry.args,
-                        word: None,
-                    },
-                );
-                self.rewrite(tid, |r| r.set_arguments(&args))
+                self.patched.insert(tid, Patch { args: entry.args, word: None });
+                rewrite(tid, |r| r.set_arguments(&args))
             }
             libc::SYS_clone3 => {
                 let mut flags = [0; 8];
@@ -507,13 +456,7 @@ impl Engine<'_, '_> {
                 if !matches!(read, Ok(8)) || flags & UNTRACED == 0 {
                     return;
                 }
-                self.patched.insert(
-                    tid,
-                    Patch {
-                        args: entry.args,
-                        word: Some((first, flags)),
-                    },
-                );
+                self.patched.insert(tid, Patch { args: entry.args, word: Some((first, flags)) });
                 memory::write(tid, first, &(flags & !UNTRACED).to_ne_bytes())
             }
             _ => return,
@@ -536,7 +479,7 @@ impl Engine<'_, '_> {
         if let Some((address, old)) = patch.word {
             let _ = memory::write(tid, address, &old.to_ne_bytes());
         }
-        let _ = self.rewrite(tid, |r| r.set_arguments(&patch.args));
+        let _ = rewrite(tid, |r| r.set_arguments(&patch.args));
     }
 
     fn answer_signals(&mut self) {
@@ -579,10 +522,8 @@ impl Engine<'_, '_> {
             return Err(reports.failure(command));
         };
         if let Some(e) = &reports.filter {
-            self.filter = FilterState::Refused(format!(
-                "the kernel refused it: {}",
-                super::error::reason(e)
-            ));
+            self.filter =
+                FilterState::Refused(format!("the kernel refused it: {}", super::error::reason(e)));
         }
         let (ending, ended, usage) = self.root_end.unwrap_or((Ending::Detached, now(), None));
         Ok(Traced {
@@ -595,6 +536,13 @@ impl Engine<'_, '_> {
             notes: self.notes,
         })
     }
+}
+
+/// Changes the registers of a stopped tracee.
+fn rewrite(tid: i32, change: impl FnOnce(&mut Registers)) -> io::Result<()> {
+    let mut registers = kernel::registers(tid)?;
+    change(&mut registers);
+    kernel::set_registers(tid, &registers)
 }
 
 /// The command was stopped from its terminal: the tracer, which its shell sees

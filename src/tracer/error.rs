@@ -74,36 +74,24 @@ impl Error {
 /// The system's own words, without Rust's "(os error N)".
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// An [`Error::Os`].
 pub fn os(what: impl Into<String>, source: io::Error) -> Error {
-    Error::Os {
-        what: what.into(),
-        source,
-    }
+    Error::Os { what: what.into(), source }
 }
 
 /// Why PTRACE_SEIZE of our own child `pid` was refused, as well as can be told.
-pub fn refused(pid: i32, source: io::Error) -> Error {
+pub fn refused(pid: i32, source: &io::Error) -> Error {
     let tracer = status_field(pid, "TracerPid:").filter(|&p| p != 0);
     let filtered = status_field(pid, "Seccomp:") == Some(2);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    let scope = scope
-        .ok()
-        .and_then(|s| s.trim().parse::<u32>().ok())
-        .unwrap_or(0);
+    let scope = scope.ok().and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
     let (cause, remedy) = if let Some(tracer) = tracer {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
         (
-            format!(
-                "the command is already traced by {} (pid {tracer})",
-                name.trim_end()
-            ),
+            format!("the command is already traced by {} (pid {tracer})", name.trim_end()),
             "a process can have only one tracer: run coldtrace outside of it",
         )
     } else if source.raw_os_error() == Some(libc::ENOSYS) {
@@ -123,13 +111,13 @@ pub fn refused(pid: i32, source: io::Error) -> Error {
         )
     } else if filtered {
         (
-            format!("a seccomp filter refuses ptrace ({})", reason(&source)),
+            format!("a seccomp filter refuses ptrace ({})", reason(source)),
             "in a container, start it with --cap-add=SYS_PTRACE or --security-opt \
              seccomp=unconfined",
         )
     } else {
         (
-            format!("ptrace was refused ({})", reason(&source)),
+            format!("ptrace was refused ({})", reason(source)),
             "check the security module's log (SELinux, AppArmor), or run as root",
         )
     };
@@ -138,10 +126,5 @@ pub fn refused(pid: i32, source: io::Error) -> Error {
 
 fn status_field(pid: i32, name: &str) -> Option<i32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status
-        .lines()
-        .find_map(|l| l.strip_prefix(name))?
-        .trim()
-        .parse()
-        .ok()
+    status.lines().find_map(|l| l.strip_prefix(name))?.trim().parse().ok()
 }

@@ -180,7 +180,7 @@ pub enum Event {
         /// Its own, without its children's; `None` where it could not be read.
         own: Option<Usage>,
         /// With the children it waited for, from wait4; switches and block I/O too.
-        waited: Option<Usage>,
+        with_children: Option<Usage>,
         /// When.
         at: Nanos,
     },

@@ -43,7 +43,7 @@ pub struct Waited {
     /// A dead process's own usage.
     pub own: Option<Usage>,
     /// The same with the children it waited for.
-    pub waited: Option<Usage>,
+    pub with_children: Option<Usage>,
 }
 
 /// Now, on `CLOCK_MONOTONIC`, ns.
@@ -52,10 +52,7 @@ pub fn now() -> Nanos {
 }
 
 fn clock(id: libc::clockid_t) -> Option<Nanos> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec for the kernel to fill.
     let result = unsafe { libc::clock_gettime(id, &raw mut time) };
     (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
@@ -70,11 +67,7 @@ unsafe fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> i
     // the requests used here (PEEK goes through memory, see `read_word`).
     let result =
         unsafe { libc::syscall(libc::SYS_ptrace, request as usize, tid as usize, addr, data) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// PTRACE_SEIZE with these options.
@@ -138,23 +131,11 @@ pub fn syscall_info(tid: i32) -> io::Result<Side> {
     let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::ptrace_syscall_info>();
     // SAFETY: the kernel writes at most `size` bytes.
-    unsafe {
-        ptrace(
-            libc::PTRACE_GET_SYSCALL_INFO,
-            tid,
-            size,
-            (&raw mut info).addr(),
-        )
-    }?;
+    unsafe { ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, size, (&raw mut info).addr()) }?;
     let (ip, sp) = (info.instruction_pointer, info.stack_pointer);
     let entry = |number: u64, args: [u64; 6]| {
         Abi::from_audit(info.arch, number).map_or(Side::Foreign, |(abi, number)| {
-            Side::Entry(Entry {
-                sys: Sys { abi, number },
-                args,
-                ip,
-                sp,
-            })
+            Side::Entry(Entry { sys: Sys { abi, number }, args, ip, sp })
         })
     };
     Ok(match info.op {
@@ -181,19 +162,11 @@ pub fn syscall_info(tid: i32) -> io::Result<Side> {
 pub fn registers(tid: i32) -> io::Result<Registers> {
     // SAFETY: all-zero bytes are a valid register set.
     let mut native: Native = unsafe { std::mem::zeroed() };
-    let mut set = libc::iovec {
-        iov_base: (&raw mut native).cast(),
-        iov_len: NATIVE_SIZE,
-    };
+    let mut set = libc::iovec { iov_base: (&raw mut native).cast(), iov_len: NATIVE_SIZE };
     // SAFETY: the kernel writes at most `iov_len` bytes at `iov_base` and the
     // length it wrote into `set`.
     unsafe {
-        ptrace(
-            libc::PTRACE_GETREGSET,
-            tid,
-            libc::NT_PRSTATUS as usize,
-            (&raw mut set).addr(),
-        )
+        ptrace(libc::PTRACE_GETREGSET, tid, libc::NT_PRSTATUS as usize, (&raw mut set).addr())
     }?;
     Registers::from_set(native, set.iov_len)
         .ok_or_else(|| io::Error::other(format!("unknown register set of {} bytes", set.iov_len)))
@@ -205,18 +178,10 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     };
     let mut native = *native;
-    let mut set = libc::iovec {
-        iov_base: (&raw mut native).cast(),
-        iov_len: NATIVE_SIZE,
-    };
+    let mut set = libc::iovec { iov_base: (&raw mut native).cast(), iov_len: NATIVE_SIZE };
     // SAFETY: the kernel reads `iov_len` bytes at `iov_base`.
     unsafe {
-        ptrace(
-            libc::PTRACE_SETREGSET,
-            tid,
-            libc::NT_PRSTATUS as usize,
-            (&raw mut set).addr(),
-        )
+        ptrace(libc::PTRACE_SETREGSET, tid, libc::NT_PRSTATUS as usize, (&raw mut set).addr())
     }
     .map(drop)
 }
@@ -226,11 +191,7 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
 pub fn syscall_registers(tid: i32, inside: bool) -> io::Result<Side> {
     let registers = registers(tid)?;
     if inside {
-        return Ok(Side::Exit {
-            value: registers.value(),
-            ip: registers.ip(),
-            sp: registers.sp(),
-        });
+        return Ok(Side::Exit { value: registers.value(), ip: registers.ip(), sp: registers.sp() });
     }
     let mut before = [0; 2];
     if matches!(registers, Registers::Native(_)) && cfg!(target_arch = "x86_64") {
@@ -292,10 +253,7 @@ fn look_and_wait(
     if tid == 0 {
         return Ok(None);
     }
-    let dead = matches!(
-        info.si_code,
-        libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED
-    );
+    let dead = matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED);
     if alone && !dead {
         // Resuming it takes the report away; si_status is what a wait status
         // has from bit 8 on.
@@ -304,7 +262,7 @@ fn look_and_wait(
             status: (code << 8) | 0x7f,
             at: now(),
             own: None,
-            waited: None,
+            with_children: None,
         }));
     }
     let own = if dead { own_usage(tid) } else { None };
@@ -317,11 +275,7 @@ fn wait4(tid: i32, flags: i32, usage: bool) -> io::Result<Option<Waited>> {
     let mut status = 0;
     // SAFETY: all-zero bytes are a valid rusage.
     let mut rusage: libc::rusage = unsafe { std::mem::zeroed() };
-    let into = if usage {
-        &raw mut rusage
-    } else {
-        std::ptr::null_mut()
-    };
+    let into = if usage { &raw mut rusage } else { std::ptr::null_mut() };
     // SAFETY: the kernel writes a status and, where asked for, one rusage.
     let tid = unsafe { libc::wait4(tid, &raw mut status, flags | libc::__WALL, into) };
     match tid {
@@ -331,7 +285,7 @@ fn wait4(tid: i32, flags: i32, usage: bool) -> io::Result<Option<Waited>> {
             status,
             at: now(),
             own: None,
-            waited: usage.then(|| from_rusage(&rusage)),
+            with_children: usage.then(|| from_rusage(&rusage)),
         })),
         _ => Err(io::Error::last_os_error()),
     }
@@ -369,13 +323,7 @@ fn own_usage(pid: i32) -> Option<Usage> {
     // A short process may have met no tick: like the kernel, call it all user time.
     let user_ns = if both == 0 { exact } else { user_ns };
     let (minor_faults, major_faults) = faults(pid).unwrap_or((0, 0));
-    Some(Usage {
-        user_ns,
-        sys_ns: exact - user_ns,
-        minor_faults,
-        major_faults,
-        ..Usage::default()
-    })
+    Some(Usage { user_ns, sys_ns: exact - user_ns, minor_faults, major_faults, ..Usage::default() })
 }
 
 /// Fields 10 and 12 of /proc/PID/stat (proc_pid_stat(5)).
@@ -399,12 +347,7 @@ pub fn is_thread_of(pid: i32, tid: i32) -> bool {
 /// The parent of a process, from /proc.
 pub fn parent(pid: i32) -> Option<i32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status
-        .lines()
-        .find_map(|l| l.strip_prefix("PPid:"))?
-        .trim()
-        .parse()
-        .ok()
+    status.lines().find_map(|l| l.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 /// What `signal` would do in the process of `tid` (SigIgn and SigCgt of

@@ -32,10 +32,7 @@ pub struct Command {
 impl Command {
     /// A command with its arguments, in the tracer's own environment.
     pub fn new(argv: Vec<OsString>) -> Self {
-        Self {
-            argv,
-            ..Self::default()
-        }
+        Self { argv, ..Self::default() }
     }
 }
 
@@ -69,9 +66,7 @@ pub struct Reports {
 impl Launched {
     /// Opens the gate.
     pub fn open(&mut self) -> Result<(), Error> {
-        self.gate
-            .write_all(b"g")
-            .map_err(|e| os("cannot start the command", e))
+        self.gate.write_all(b"g").map_err(|e| os("cannot start the command", e))
     }
 
     /// What the child said; to be asked for once it has exec'd or ended, when
@@ -143,11 +138,8 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
     let prepared = prepare(command)?;
     let argv = pointers(&prepared.argv);
     let envp = pointers(&prepared.envp);
-    let shell: Vec<Vec<*const libc::c_char>> = prepared
-        .paths
-        .iter()
-        .map(|path| shell_pointers(path, &argv))
-        .collect();
+    let shell: Vec<Vec<*const libc::c_char>> =
+        prepared.paths.iter().map(|path| shell_pointers(path, &argv)).collect();
     let (gate_read, gate_write) = pipe()?;
     let (report_read, report_write) = pipe()?;
     // SAFETY: the child calls only async-signal-safe functions until it execs
@@ -170,11 +162,7 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
             );
         }
     }
-    Ok(Launched {
-        pid,
-        gate: gate_write.into(),
-        reports: report_read.into(),
-    })
+    Ok(Launched { pid, gate: gate_write.into(), reports: report_read.into() })
 }
 
 /// The child's side. Never returns.
@@ -218,11 +206,9 @@ unsafe fn child(
         if !inherited::sigpipe_was_ignored() {
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         }
-        for (fd, replacement) in [
-            (0, None),
-            (1, command.stdout.as_ref()),
-            (2, command.stderr.as_ref()),
-        ] {
+        for (fd, replacement) in
+            [(0, None), (1, command.stdout.as_ref()), (2, command.stderr.as_ref())]
+        {
             if let Some(replacement) = replacement {
                 libc::dup2(replacement.as_raw_fd(), fd);
             } else if inherited::was_closed(fd) {
@@ -287,10 +273,7 @@ pub fn high(fd: &impl AsRawFd) -> Result<OwnedFd, Error> {
     // SAFETY: duplicates a descriptor that is open.
     let new = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10) };
     if new < 0 {
-        return Err(os(
-            "cannot duplicate a descriptor",
-            io::Error::last_os_error(),
-        ));
+        return Err(os("cannot duplicate a descriptor", io::Error::last_os_error()));
     }
     // SAFETY: it was just opened and belongs to nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(new) })
@@ -299,9 +282,7 @@ pub fn high(fd: &impl AsRawFd) -> Result<OwnedFd, Error> {
 fn prepare(command: &Command) -> Result<Prepared, Error> {
     let name = command.argv.first().ok_or(Error::NoCommand)?;
     let c = |s: &OsStr| {
-        CString::new(s.as_bytes()).map_err(|_| Error::NulByte {
-            word: s.to_string_lossy().into(),
-        })
+        CString::new(s.as_bytes()).map_err(|_| Error::NulByte { word: s.to_string_lossy().into() })
     };
     let mut env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     for (key, value) in &command.env {
@@ -310,19 +291,9 @@ fn prepare(command: &Command) -> Result<Prepared, Error> {
             env.push((key.clone(), value.clone()));
         }
     }
-    let path = env
-        .iter()
-        .find(|(k, _)| k == "PATH")
-        .map(|(_, v)| v.as_os_str());
-    let paths = candidates(name, path)
-        .iter()
-        .map(|p| c(p))
-        .collect::<Result<_, _>>()?;
-    let argv = command
-        .argv
-        .iter()
-        .map(|a| c(a))
-        .collect::<Result<_, _>>()?;
+    let path = env.iter().find(|(k, _)| k == "PATH").map(|(_, v)| v.as_os_str());
+    let paths = candidates(name, path).iter().map(|p| c(p)).collect::<Result<_, _>>()?;
+    let argv = command.argv.iter().map(|a| c(a)).collect::<Result<_, _>>()?;
     let envp = env
         .into_iter()
         .map(|(mut key, value)| {
@@ -354,19 +325,12 @@ fn candidates(name: &OsStr, path: Option<&OsStr>) -> Vec<OsString> {
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings
-        .iter()
-        .map(|s| s.as_ptr())
-        .chain([std::ptr::null()])
-        .collect()
+    strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
 }
 
 /// `/bin/sh FILE ARGS...`, for a script without an interpreter line.
 fn shell_pointers(path: &CString, argv: &[*const libc::c_char]) -> Vec<*const libc::c_char> {
-    [c"/bin/sh".as_ptr(), path.as_ptr()]
-        .into_iter()
-        .chain(argv.iter().skip(1).copied())
-        .collect()
+    [c"/bin/sh".as_ptr(), path.as_ptr()].into_iter().chain(argv.iter().skip(1).copied()).collect()
 }
 
 #[cfg(test)]
@@ -375,10 +339,7 @@ mod tests {
 
     #[test]
     fn a_name_with_a_slash_is_not_searched() {
-        assert_eq!(
-            candidates(OsStr::new("./a"), Some(OsStr::new("/bin"))),
-            ["./a"]
-        );
+        assert_eq!(candidates(OsStr::new("./a"), Some(OsStr::new("/bin"))), ["./a"]);
     }
 
     #[test]

@@ -45,10 +45,7 @@ pub fn plan(tid: i32, entry: &Entry, elapsed: u64) -> Plan {
         "recvfrom" | "recvmsg" | "recvmmsg" | "read" | "readv" | "accept" | "accept4" => {
             (Timeout::Socket(libc::SO_RCVTIMEO), AGAIN)
         }
-        "connect" => (
-            Timeout::Socket(libc::SO_SNDTIMEO),
-            -i64::from(libc::EINPROGRESS),
-        ),
+        "connect" => (Timeout::Socket(libc::SO_SNDTIMEO), -i64::from(libc::EINPROGRESS)),
         "sendto" | "sendmsg" | "sendmmsg" | "write" | "writev" => {
             (Timeout::Socket(libc::SO_SNDTIMEO), AGAIN)
         }
@@ -139,10 +136,7 @@ fn socket_timeout(tid: i32, fd: i32, option: libc::c_int) -> Option<u64> {
     }
     // SAFETY: as above.
     let copy = unsafe { OwnedFd::from_raw_fd(copy) };
-    let mut time = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 0,
-    };
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let mut length = size_of::<libc::timeval>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes into `time`.
     let result = unsafe {

@@ -26,15 +26,11 @@ const X32_BIT: u32 = 0x4000_0000;
 /// Architectures of this machine's programs, as AUDIT_ARCH of linux/audit.h,
 /// with the ABIs under each and what is added to their numbers.
 #[cfg(target_arch = "x86_64")]
-const ARCHES: &[(u32, &[(Abi, u32)])] = &[
-    (0xc000_003e, &[(Abi::X86_64, 0), (Abi::X32, X32_BIT)]),
-    (0x4000_0003, &[(Abi::I386, 0)]),
-];
+const ARCHES: &[(u32, &[(Abi, u32)])] =
+    &[(0xc000_003e, &[(Abi::X86_64, 0), (Abi::X32, X32_BIT)]), (0x4000_0003, &[(Abi::I386, 0)])];
 #[cfg(target_arch = "aarch64")]
-const ARCHES: &[(u32, &[(Abi, u32)])] = &[
-    (0xc000_00b7, &[(Abi::Aarch64, 0)]),
-    (0x4000_0028, &[(Abi::Arm, 0)]),
-];
+const ARCHES: &[(u32, &[(Abi, u32)])] =
+    &[(0xc000_00b7, &[(Abi::Aarch64, 0)]), (0x4000_0028, &[(Abi::Arm, 0)])];
 
 /// A filter, ready to be installed in a forked child.
 #[derive(Debug)]
@@ -56,37 +52,19 @@ impl Filter {
             // Numbers no table has. Where they are wanted, so is everything
             // else that was not let through.
             let unknown = UNKNOWN.iter().any(|n| {
-                abis.iter().any(|(abi, _)| {
-                    wanted.contains(Sys {
-                        abi: *abi,
-                        number: *n,
-                    })
-                })
+                abis.iter().any(|(abi, _)| wanted.contains(Sys { abi: *abi, number: *n }))
             });
             for (abi, offset) in *abis {
                 let numbers = known(*abi)
-                    .filter(|n| {
-                        wanted.contains(Sys {
-                            abi: *abi,
-                            number: *n,
-                        }) != unknown
-                    })
+                    .filter(|n| wanted.contains(Sys { abi: *abi, number: *n }) != unknown)
                     .filter_map(|n| u32::try_from(n).ok())
                     .map(|n| n + offset);
                 ranges(numbers, if unknown { ALLOW } else { TRACE }, &mut block);
             }
             block.push(statement(RETURN, if unknown { TRACE } else { ALLOW }));
             // Conditional jumps reach 255 instructions, this one reaches all.
-            program.push(libc::sock_filter {
-                code: EQUAL,
-                jt: 1,
-                jf: 0,
-                k: *arch,
-            });
-            program.push(statement(
-                (libc::BPF_JMP | libc::BPF_JA) as u16,
-                block.len() as u32,
-            ));
+            program.push(libc::sock_filter { code: EQUAL, jt: 1, jf: 0, k: *arch });
+            program.push(statement((libc::BPF_JMP | libc::BPF_JA) as u16, block.len() as u32));
             program.extend(block);
         }
         program.push(statement(RETURN, TRACE));
@@ -107,14 +85,8 @@ impl Filter {
         // SAFETY: the kernel reads `len` instructions at `filter`; prctl takes
         // its arguments by value.
         unsafe {
-            let install = || {
-                libc::syscall(
-                    libc::SYS_seccomp,
-                    SET_MODE_FILTER,
-                    flags,
-                    &raw const program,
-                )
-            };
+            let install =
+                || libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program);
             let first = install();
             if first >= 0 || *libc::__errno_location() != libc::EACCES {
                 return first;
@@ -135,12 +107,7 @@ fn known(abi: Abi) -> impl Iterator<Item = i64> {
 }
 
 fn statement(code: u16, k: u32) -> libc::sock_filter {
-    libc::sock_filter {
-        code,
-        jt: 0,
-        jf: 0,
-        k,
-    }
+    libc::sock_filter { code, jt: 0, jf: 0, k }
 }
 
 /// Calls that stop for what their first argument holds.
@@ -152,25 +119,14 @@ fn arguments(abi: Abi, offset: u32, wanted: &CallSet, block: &mut Vec<libc::sock
         let number = u32::try_from(sys.number).ok()?;
         (!wanted.contains(sys)).then_some(number + offset)
     };
-    for (name, test, value) in [
-        ("prctl", EQUAL, PR_SET_SECCOMP),
-        ("clone", ANY_BIT, CLONE_UNTRACED),
-    ] {
+    for (name, test, value) in
+        [("prctl", EQUAL, PR_SET_SECCOMP), ("clone", ANY_BIT, CLONE_UNTRACED)]
+    {
         if let Some(number) = number(name) {
             block.extend([
-                libc::sock_filter {
-                    code: EQUAL,
-                    jt: 0,
-                    jf: 4,
-                    k: number,
-                },
+                libc::sock_filter { code: EQUAL, jt: 0, jf: 4, k: number },
                 statement(LOAD, ARG0_LOW),
-                libc::sock_filter {
-                    code: test,
-                    jt: 0,
-                    jf: 1,
-                    k: value,
-                },
+                libc::sock_filter { code: test, jt: 0, jf: 1, k: value },
                 statement(RETURN, TRACE),
                 statement(RETURN, ALLOW),
             ]);
@@ -180,12 +136,7 @@ fn arguments(abi: Abi, offset: u32, wanted: &CallSet, block: &mut Vec<libc::sock
     for name in ["seccomp", "clone3"] {
         if let Some(number) = number(name) {
             block.extend([
-                libc::sock_filter {
-                    code: EQUAL,
-                    jt: 0,
-                    jf: 1,
-                    k: number,
-                },
+                libc::sock_filter { code: EQUAL, jt: 0, jf: 1, k: number },
                 statement(RETURN, TRACE),
             ]);
         }
@@ -203,18 +154,8 @@ fn ranges(numbers: impl Iterator<Item = u32>, verdict: u32, block: &mut Vec<libc
     }
     for (first, last) in runs {
         block.extend([
-            libc::sock_filter {
-                code: AT_LEAST,
-                jt: 0,
-                jf: 2,
-                k: first,
-            },
-            libc::sock_filter {
-                code: GREATER,
-                jt: 1,
-                jf: 0,
-                k: last,
-            },
+            libc::sock_filter { code: AT_LEAST, jt: 0, jf: 2, k: first },
+            libc::sock_filter { code: GREATER, jt: 1, jf: 0, k: last },
             statement(RETURN, verdict),
         ]);
     }

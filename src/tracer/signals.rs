@@ -15,14 +15,8 @@ use super::event::Nanos;
 use super::kernel::now;
 
 /// Signals that ask for an end, or mean something to the command.
-const TAKEN: [i32; 6] = [
-    libc::SIGINT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-];
+const TAKEN: [i32; 6] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
 /// Signals of job control: the tracer stops only after its command has.
 const IGNORED: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
@@ -65,14 +59,8 @@ fn tick(every: Duration) {
     if !TIMED.load(SeqCst) {
         return;
     }
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: every.as_nanos() as libc::c_long,
-    };
-    let spec = libc::itimerspec {
-        it_interval: time,
-        it_value: time,
-    };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: every.as_nanos() as libc::c_long };
+    let spec = libc::itimerspec { it_interval: time, it_value: time };
     // SAFETY: the timer was made by `Guard::take`, `spec` is valid.
     unsafe { libc::timer_settime(TIMER.load(SeqCst), 0, &raw const spec, std::ptr::null_mut()) };
 }
@@ -100,11 +88,7 @@ impl Guard {
     /// Installs the handlers. To be called after the command was forked, which
     /// must find the old dispositions.
     pub fn take() -> Self {
-        let mut guard = Self {
-            old: Vec::new(),
-            waiting: Vec::new(),
-            reported: Vec::new(),
-        };
+        let mut guard = Self { old: Vec::new(), waiting: Vec::new(), reported: Vec::new() };
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = note;
         for signal in TAKEN {
             guard.install(signal, handler as libc::sighandler_t, libc::SA_SIGINFO);
@@ -163,8 +147,7 @@ impl Guard {
     pub fn command_reports(&mut self, signal: i32, code: i32, sender: i32) {
         if code <= 0 && TAKEN.contains(&signal) {
             let at = now();
-            self.reported
-                .retain(|(_, _, when)| at.saturating_sub(*when) < 1_000_000_000);
+            self.reported.retain(|(_, _, when)| at.saturating_sub(*when) < 1_000_000_000);
             self.reported.push((signal, sender, at));
         }
     }
@@ -190,10 +173,7 @@ impl Guard {
             if sender == KERNEL {
                 return false; // The terminal has sent it to the command too.
             }
-            if let Some(same) = reported
-                .iter()
-                .position(|&(s, p, _)| s == signal && p == sender)
-            {
+            if let Some(same) = reported.iter().position(|&(s, p, _)| s == signal && p == sender) {
                 reported.swap_remove(same);
                 return false;
             }

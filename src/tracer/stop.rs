@@ -139,15 +139,10 @@ pub enum Report {
 pub fn report(status: i32) -> Report {
     let low = status & 0x7f;
     if low == 0 {
-        return Report::Plain(Stop::Exited {
-            code: (status >> 8) & 0xff,
-        });
+        return Report::Plain(Stop::Exited { code: (status >> 8) & 0xff });
     }
     if status & 0xff != 0x7f {
-        return Report::Plain(Stop::Killed {
-            signal: low,
-            core: status & 0x80 != 0,
-        });
+        return Report::Plain(Stop::Killed { signal: low, core: status & 0x80 != 0 });
     }
     let signal = (status >> 8) & 0xff;
     match status >> 16 {
@@ -181,26 +176,14 @@ mod tests {
     fn every_signal_to_64_is_a_signal_stop_or_a_death() {
         for signal in 1..=64 {
             assert_eq!(report(stopped(signal, 0)), Report::Signal(signal));
-            assert_eq!(
-                report(signal),
-                Report::Plain(Stop::Killed {
-                    signal,
-                    core: false
-                })
-            );
-            assert_eq!(
-                report(signal | 0x80),
-                Report::Plain(Stop::Killed { signal, core: true })
-            );
+            assert_eq!(report(signal), Report::Plain(Stop::Killed { signal, core: false }));
+            assert_eq!(report(signal | 0x80), Report::Plain(Stop::Killed { signal, core: true }));
         }
     }
 
     #[test]
     fn a_users_sigtrap_is_no_syscall_stop() {
-        assert_eq!(
-            report(stopped(libc::SIGTRAP, 0)),
-            Report::Signal(libc::SIGTRAP)
-        );
+        assert_eq!(report(stopped(libc::SIGTRAP, 0)), Report::Signal(libc::SIGTRAP));
         assert_eq!(report(stopped(libc::SIGTRAP | 0x80, 0)), Report::Syscall);
     }
 
@@ -208,11 +191,8 @@ mod tests {
     fn only_the_four_stopping_signals_are_group_stops() {
         for signal in 1..=64 {
             let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
-            let wanted = if stops.contains(&signal) {
-                Stop::GroupStop { signal }
-            } else {
-                Stop::Trap
-            };
+            let wanted =
+                if stops.contains(&signal) { Stop::GroupStop { signal } } else { Stop::Trap };
             assert_eq!(report(stopped(signal, EVENT_STOP)), Report::Plain(wanted));
         }
     }
@@ -225,9 +205,6 @@ mod tests {
         for status in (i32::MIN..=i32::MAX).step_by(65_521) {
             let _ = report(status);
         }
-        assert!(matches!(
-            report(stopped(libc::SIGTRAP, 77)),
-            Report::Plain(Stop::Unknown { .. })
-        ));
+        assert!(matches!(report(stopped(libc::SIGTRAP, 77)), Report::Plain(Stop::Unknown { .. })));
     }
 }

@@ -118,21 +118,12 @@ pub struct Task {
 impl Task {
     /// A task that has not made a call yet.
     pub fn new(follow: Follow) -> Self {
-        Self {
-            follow,
-            launching: false,
-            current: None,
-            held: None,
-            interrupted: Vec::new(),
-        }
+        Self { follow, launching: false, current: None, held: None, interrupted: Vec::new() }
     }
 
     /// The launcher's child: its calls are the launcher's until an exec succeeds.
     pub fn launching(follow: Follow) -> Self {
-        Self {
-            launching: true,
-            ..Self::new(follow)
-        }
+        Self { launching: true, ..Self::new(follow) }
     }
 
     /// Whether the command has not been executed yet.
@@ -177,10 +168,7 @@ impl Task {
                 self.leave(value, ip, sp, at, settle);
                 self.resume(0)
             }
-            Stop::Signal {
-                signal,
-                disposition,
-            } => self.signal(signal, disposition, at, settle),
+            Stop::Signal { signal, disposition } => self.signal(signal, disposition, at, settle),
             Stop::GroupStop { .. } => {
                 self.release(settle);
                 Action::Listen
@@ -196,14 +184,7 @@ impl Task {
                 }) {
                     // A filter killed it for this call.
                     let outcome = Outcome::Unfinished;
-                    self.settle(
-                        Settled {
-                            call: held.call,
-                            left: None,
-                            outcome,
-                        },
-                        settle,
-                    );
+                    self.settle(Settled { call: held.call, left: None, outcome }, settle);
                 }
                 self.end(settle);
                 Action::Continue(0)
@@ -222,19 +203,9 @@ impl Task {
         self.release(settle);
         self.cut_interrupted(settle);
         if let Some(call) = self.current.take() {
-            let outcome = if call.entry.sys.is_exit() {
-                Outcome::NoReturn
-            } else {
-                Outcome::Unfinished
-            };
-            self.settle(
-                Settled {
-                    call,
-                    left: None,
-                    outcome,
-                },
-                settle,
-            );
+            let outcome =
+                if call.entry.sys.is_exit() { Outcome::NoReturn } else { Outcome::Unfinished };
+            self.settle(Settled { call, left: None, outcome }, settle);
         }
     }
 
@@ -253,11 +224,7 @@ impl Task {
             || self.held.is_some()
             // Until it is settled, rt_sigreturn and the re-entry must be seen.
             || !self.interrupted.is_empty();
-        if stops {
-            Action::Syscall(signal)
-        } else {
-            Action::Continue(signal)
-        }
+        if stops { Action::Syscall(signal) } else { Action::Continue(signal) }
     }
 
     fn settle(&self, settled: Settled, settle: &mut impl FnMut(Settled)) {
@@ -276,36 +243,15 @@ impl Task {
     fn finish(&self, call: InFlight, value: i64, at: Nanos, settle: &mut impl FnMut(Settled)) {
         // rt_sigreturn "returns" whatever the interrupted code had in the register.
         let failed = (-4095..=-1).contains(&value) && !call.entry.sys.is_sigreturn();
-        let outcome = if failed {
-            Outcome::Failed(-value as i32)
-        } else {
-            Outcome::Returned(value)
-        };
-        self.settle(
-            Settled {
-                call,
-                left: Some(at),
-                outcome,
-            },
-            settle,
-        );
+        let outcome =
+            if failed { Outcome::Failed(-value as i32) } else { Outcome::Returned(value) };
+        self.settle(Settled { call, left: Some(at), outcome }, settle);
     }
 
     fn cut_interrupted(&mut self, settle: &mut impl FnMut(Settled)) {
         for i in std::mem::take(&mut self.interrupted) {
-            let outcome = if i.left {
-                Outcome::Abandoned
-            } else {
-                Outcome::Unfinished
-            };
-            self.settle(
-                Settled {
-                    call: i.call,
-                    left: None,
-                    outcome,
-                },
-                settle,
-            );
+            let outcome = if i.left { Outcome::Abandoned } else { Outcome::Unfinished };
+            self.settle(Settled { call: i.call, left: None, outcome }, settle);
         }
     }
 
@@ -313,28 +259,14 @@ impl Task {
     fn abandon(&mut self, from: usize, settle: &mut impl FnMut(Settled)) {
         for i in self.interrupted.split_off(from.min(self.interrupted.len())) {
             let outcome = Outcome::Abandoned;
-            self.settle(
-                Settled {
-                    call: i.call,
-                    left: None,
-                    outcome,
-                },
-                settle,
-            );
+            self.settle(Settled { call: i.call, left: None, outcome }, settle);
         }
     }
 
     fn enter(&mut self, entry: Entry, at: Nanos, settle: &mut impl FnMut(Settled)) {
         if let Some(call) = self.current.take() {
             // An exit that the kernel never reported.
-            self.settle(
-                Settled {
-                    call,
-                    left: None,
-                    outcome: Outcome::Unfinished,
-                },
-                settle,
-            );
+            self.settle(Settled { call, left: None, outcome: Outcome::Unfinished }, settle);
         }
         if let Some(top) = self.interrupted.last_mut() {
             let was = top.call.entry;
@@ -366,12 +298,7 @@ impl Task {
                 self.abandon(again, settle);
             }
         }
-        self.current = Some(InFlight {
-            entry,
-            entered: Some(at),
-            restarts: 0,
-            repaired: 0,
-        });
+        self.current = Some(InFlight { entry, entered: Some(at), restarts: 0, repaired: 0 });
     }
 
     fn leave(&mut self, value: i64, ip: u64, sp: u64, at: Nanos, settle: &mut impl FnMut(Settled)) {
@@ -382,31 +309,16 @@ impl Task {
             self.finish(call, value, at, settle);
             self.handler_returned(value, ip, sp, at, settle);
         } else if is_interruption(value) {
-            let same_frame = self
-                .interrupted
-                .iter()
-                .position(|i| i.call.entry.sp == call.entry.sp);
+            let same_frame = self.interrupted.iter().position(|i| i.call.entry.sp == call.entry.sp);
             if let Some(from) = same_frame {
                 self.abandon(from, settle);
             }
             if self.interrupted.len() >= MOST_INTERRUPTED {
                 let oldest = self.interrupted.remove(0);
                 let outcome = Outcome::Abandoned;
-                self.settle(
-                    Settled {
-                        call: oldest.call,
-                        left: None,
-                        outcome,
-                    },
-                    settle,
-                );
+                self.settle(Settled { call: oldest.call, left: None, outcome }, settle);
             }
-            self.interrupted.push(Interrupted {
-                call,
-                fresh: true,
-                left: false,
-                reissued: false,
-            });
+            self.interrupted.push(Interrupted { call, fresh: true, left: false, reissued: false });
         } else if (value == EINTR && call.entry.sys.is_repairable())
             || value == call.entry.sys.number
         {
@@ -427,10 +339,7 @@ impl Task {
         at: Nanos,
         settle: &mut impl FnMut(Settled),
     ) {
-        let found = self
-            .interrupted
-            .iter()
-            .rposition(|i| !i.fresh && i.call.entry.sp == sp);
+        let found = self.interrupted.iter().rposition(|i| !i.fresh && i.call.entry.sp == sp);
         let Some(found) = found else { return };
         self.abandon(found + 1, settle);
         let Some(i) = self.interrupted.pop() else {
@@ -440,21 +349,10 @@ impl Task {
         if ip == entry.ip {
             self.finish(i.call, value, at, settle);
         } else if ip == entry.ip.wrapping_sub(instruction_length(entry.sys.abi)) {
-            self.interrupted.push(Interrupted {
-                fresh: true,
-                left: false,
-                ..i
-            });
+            self.interrupted.push(Interrupted { fresh: true, left: false, ..i });
         } else {
             let outcome = Outcome::Abandoned;
-            self.settle(
-                Settled {
-                    call: i.call,
-                    left: None,
-                    outcome,
-                },
-                settle,
-            );
+            self.settle(Settled { call: i.call, left: None, outcome }, settle);
         }
     }
 
@@ -476,11 +374,7 @@ impl Task {
                     left: false,
                     reissued: true,
                 });
-                return Action::Reissue {
-                    entry: call.entry,
-                    elapsed,
-                    signal,
-                };
+                return Action::Reissue { entry: call.entry, elapsed, signal };
             }
             if signal == libc::SIGSYS && held.value == held.call.entry.sys.number {
                 // A filter's trap: what the handler leaves in the register is
@@ -501,10 +395,7 @@ impl Task {
                 let call = top.call;
                 self.interrupted.pop();
                 self.finish(call, EINTR, at, settle);
-                return Action::EndInEintr {
-                    entry: call.entry,
-                    signal,
-                };
+                return Action::EndInEintr { entry: call.entry, signal };
             }
             if disposition == Disposition::Handled {
                 top.fresh = false;

@@ -129,16 +129,12 @@ impl Tasks {
 
     /// Whether a signal's disposition matters to this thread now.
     pub fn wants_disposition(&self, tid: i32) -> bool {
-        self.slots
-            .get(&tid)
-            .is_some_and(|s| s.task.wants_disposition())
+        self.slots.get(&tid).is_some_and(|s| s.task.wants_disposition())
     }
 
     /// Whether this thread is inside a call: then its next syscall stop is the exit.
     pub fn in_call(&self, tid: i32) -> bool {
-        self.slots
-            .get(&tid)
-            .is_some_and(|s| s.task.current().is_some())
+        self.slots.get(&tid).is_some_and(|s| s.task.current().is_some())
     }
 
     /// The traced threads.
@@ -176,10 +172,7 @@ impl Tasks {
     /// Threads that are held until their creator tells of them.
     pub fn held(&self) -> impl Iterator<Item = i32> + '_ {
         let held = |e: &Early| matches!(e, Early::Held { .. });
-        self.early
-            .iter()
-            .filter(move |(_, e)| held(e))
-            .map(|(tid, _)| *tid)
+        self.early.iter().filter(move |(_, e)| held(e)).map(|(tid, _)| *tid)
     }
 
     /// The pids of traced processes.
@@ -196,11 +189,7 @@ impl Tasks {
                 self.ended(tid, Ending::Killed { signal, core }, at, None, None, out);
             }
             _ if !self.slots.contains_key(&tid) => self.came_early(tid, stop, at, out),
-            Stop::Child {
-                birth,
-                child,
-                thread,
-            } => {
+            Stop::Child { birth, child, thread } => {
                 self.born(tid, birth, child, thread, at, out);
                 self.advance(tid, stop, at, out);
             }
@@ -211,7 +200,7 @@ impl Tasks {
             _ => self.advance(tid, stop, at, out),
         }
         if self.letting_go {
-            self.turn_to_detach(out);
+            turn_to_detach(out);
         }
     }
 
@@ -222,7 +211,7 @@ impl Tasks {
         ending: Ending,
         at: Nanos,
         own: Option<Usage>,
-        waited: Option<Usage>,
+        with_children: Option<Usage>,
         out: &mut Outbox,
     ) {
         let Some(mut slot) = self.slots.remove(&tid) else {
@@ -231,11 +220,7 @@ impl Tasks {
         };
         self.finish_task(&mut slot, out);
         let (process, thread) = (slot.process, slot.thread);
-        out.events.push(Event::ThreadEnded {
-            process,
-            thread,
-            at,
-        });
+        out.events.push(Event::ThreadEnded { process, thread, at });
         let Some(group) = self.groups.get_mut(&process) else {
             return;
         };
@@ -244,13 +229,7 @@ impl Tasks {
         }
         if group.pid == tid {
             self.groups.remove(&process);
-            out.events.push(Event::ProcessEnded {
-                process,
-                ending,
-                own,
-                waited,
-                at,
-            });
+            out.events.push(Event::ProcessEnded { process, ending, own, with_children, at });
         }
     }
 
@@ -283,37 +262,15 @@ impl Tasks {
         let process = ProcessId(self.next_process);
         self.next_process += 1;
         let thread = self.add_thread(pid, process, follow);
-        self.groups.insert(
-            process,
-            Group {
-                pid,
-                live: 1,
-                follow,
-            },
-        );
-        out.events.push(Event::ProcessStarted {
-            process,
-            thread,
-            pid,
-            parent,
-            vfork,
-            at,
-        });
+        self.groups.insert(process, Group { pid, live: 1, follow });
+        out.events.push(Event::ProcessStarted { process, thread, pid, parent, vfork, at });
     }
 
     fn add_thread(&mut self, tid: i32, process: ProcessId, follow: Follow) -> ThreadId {
         let thread = ThreadId(self.next_thread);
         self.next_thread += 1;
         let task = Task::new(follow);
-        self.slots.insert(
-            tid,
-            Slot {
-                thread,
-                process,
-                task,
-                exiting: false,
-            },
-        );
+        self.slots.insert(tid, Slot { thread, process, task, exiting: false });
         thread
     }
 
@@ -324,12 +281,7 @@ impl Tasks {
         group.live += 1;
         let follow = group.follow;
         let thread = self.add_thread(tid, process, follow);
-        out.events.push(Event::ThreadStarted {
-            process,
-            thread,
-            tid,
-            at,
-        });
+        out.events.push(Event::ThreadStarted { process, thread, tid, at });
     }
 
     fn advance(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
@@ -379,8 +331,7 @@ impl Tasks {
     fn finish_task(&mut self, slot: &mut Slot, out: &mut Outbox) {
         let (process, thread) = (slot.process, slot.thread);
         let (wanted, events) = (&self.wanted, &mut out.events);
-        slot.task
-            .end(&mut |settled| tell(wanted, events, process, thread, &settled));
+        slot.task.end(&mut |settled| tell(wanted, events, process, thread, &settled));
     }
 
     fn exiting_now(&mut self, tid: i32, at: Nanos, out: &mut Outbox) {
@@ -396,20 +347,12 @@ impl Tasks {
             group.live = group.live.saturating_sub(1);
         }
         let last = group.live == 0;
-        out.events.push(Event::ThreadExiting {
-            process,
-            thread,
-            tid,
-            last,
-            at,
-        });
+        out.events.push(Event::ThreadExiting { process, thread, tid, last, at });
     }
 
     fn came_early(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
         let group_stop = matches!(stop, Stop::GroupStop { .. });
-        self.early
-            .entry(tid)
-            .or_insert(Early::Held { at, group_stop });
+        self.early.entry(tid).or_insert(Early::Held { at, group_stop });
         out.actions.push((tid, Action::Hold));
     }
 
@@ -446,13 +389,8 @@ impl Tasks {
     fn welcome(&mut self, tid: i32, early: Early, out: &mut Outbox) {
         match early {
             Early::Held { at, group_stop } => {
-                let stop = if group_stop {
-                    Stop::GroupStop {
-                        signal: libc::SIGSTOP,
-                    }
-                } else {
-                    Stop::Trap
-                };
+                let stop =
+                    if group_stop { Stop::GroupStop { signal: libc::SIGSTOP } } else { Stop::Trap };
                 self.advance(tid, &stop, at, out);
             }
             Early::Gone { at, ending } => self.ended(tid, ending, at, None, None, out),
@@ -462,11 +400,8 @@ impl Tasks {
     fn exec(&mut self, tid: i32, former: i32, at: Nanos, out: &mut Outbox) {
         // The kernel has ended every other thread of the process. The old
         // leader and some others report no exit status of their own.
-        let Some(process) = self
-            .slots
-            .get(&former)
-            .or_else(|| self.slots.get(&tid))
-            .map(|s| s.process)
+        let Some(process) =
+            self.slots.get(&former).or_else(|| self.slots.get(&tid)).map(|s| s.process)
         else {
             return self.came_early(tid, &Stop::Trap, at, out);
         };
@@ -481,11 +416,7 @@ impl Tasks {
                 if let Some(mut slot) = self.slots.remove(&other) {
                     self.finish_task(&mut slot, out);
                     let thread = slot.thread;
-                    out.events.push(Event::ThreadEnded {
-                        process,
-                        thread,
-                        at,
-                    });
+                    out.events.push(Event::ThreadEnded { process, thread, at });
                 }
             }
             if let Some(slot) = self.slots.remove(&former) {
@@ -503,24 +434,19 @@ impl Tasks {
             self.started = Some(entered.unwrap_or(at));
         }
         let thread = slot.thread;
-        out.events.push(Event::Execed {
-            process,
-            thread,
-            pid: tid,
-            at,
-        });
+        out.events.push(Event::Execed { process, thread, pid: tid, at });
         self.advance(tid, &Stop::Exec { former }, at, out);
     }
+}
 
-    /// Letting go: whatever would be resumed is detached instead.
-    fn turn_to_detach(&mut self, out: &mut Outbox) {
-        for (_, action) in &mut out.actions {
-            *action = match *action {
-                Action::Syscall(signal) | Action::Continue(signal) => Action::Detach(signal),
-                Action::Listen | Action::Hold => Action::Detach(0),
-                other => other,
-            };
-        }
+/// Letting go: whatever would be resumed is detached instead.
+fn turn_to_detach(out: &mut Outbox) {
+    for (_, action) in &mut out.actions {
+        *action = match *action {
+            Action::Syscall(signal) | Action::Continue(signal) => Action::Detach(signal),
+            Action::Listen | Action::Hold => Action::Detach(0),
+            other => other,
+        };
     }
 }
 
@@ -531,11 +457,7 @@ fn tell(
     thread: ThreadId,
     settled: &Settled,
 ) {
-    let Settled {
-        call,
-        left,
-        outcome,
-    } = *settled;
+    let Settled { call, left, outcome } = *settled;
     let sys = call.entry.sys;
     if wanted.contains(sys) {
         events.push(Event::Call(Call {

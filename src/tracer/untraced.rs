@@ -59,11 +59,5 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
     if reports.failed() {
         return Err(reports.failure(command));
     }
-    Ok(Ran {
-        ending,
-        started,
-        ended: waited.at,
-        usage: waited.waited,
-        own: waited.own,
-    })
+    Ok(Ran { ending, started, ended: waited.at, usage: waited.with_children, own: waited.own })
 }

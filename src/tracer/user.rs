@@ -39,9 +39,7 @@ impl User {
         for line in group.lines() {
             let mut fields = line.split(':');
             let id = fields.nth(2).and_then(|g| g.parse().ok());
-            let member = fields
-                .next()
-                .is_some_and(|all| all.split(',').any(|m| m == name));
+            let member = fields.next().is_some_and(|all| all.split(',').any(|m| m == name));
             if let (Some(id), true) = (id, member)
                 && !groups.contains(&id)
             {
@@ -60,11 +58,7 @@ mod tests {
     fn a_user_has_the_groups_that_list_him() {
         let passwd = "root:x:0:0:r:/root:/bin/sh\nann:x:1000:1001::/home/ann:/bin/sh\n";
         let group = "ann:x:1001:\naudio:x:29:bob,ann\nvideo:x:44:bob\n";
-        let ann = User {
-            uid: 1000,
-            gid: 1001,
-            groups: vec![1001, 29],
-        };
+        let ann = User { uid: 1000, gid: 1001, groups: vec![1001, 29] };
         assert_eq!(User::parse("ann", passwd, group), Some(ann.clone()));
         assert_eq!(User::parse("1000", passwd, group), Some(ann));
         assert_eq!(User::parse("eve", passwd, group), None);

@@ -134,10 +134,7 @@ impl Fixture {
         let path = directory().join(format!("{name}.c"));
         let text = std::fs::read_to_string(&path)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let mut fixture = Self {
-            name: name.to_owned(),
-            ..Self::default()
-        };
+        let mut fixture = Self { name: name.to_owned(), ..Self::default() };
         let head = text.split("*/").next().unwrap_or_default();
         for line in head.lines().filter_map(|line| line.strip_prefix(" * ")) {
             fixture
@@ -165,8 +162,7 @@ impl Fixture {
             "expect" => self.rows.push(ExpectedRow::parse(&rest)?),
             "expect-process" => {
                 let (id, row) = rest.split_first().ok_or("a process id is wanted")?;
-                self.process_rows
-                    .push((number(id)?, ExpectedRow::parse(row)?));
+                self.process_rows.push((number(id)?, ExpectedRow::parse(row)?));
             }
             "expect-processes" => self.processes = Some(number(&one()?)?),
             "expect-threads" => self.threads = Some(number(&one()?)?),
@@ -200,12 +196,10 @@ impl Fixture {
         let arguments = self
             .args
             .iter()
-            .map(
-                |word| match word.strip_prefix('{').and_then(|w| w.strip_suffix('}')) {
-                    Some(other) => compiled(other, &Self::read(other).cflags),
-                    None => Ok(PathBuf::from(word)),
-                },
-            )
+            .map(|word| match word.strip_prefix('{').and_then(|w| w.strip_suffix('}')) {
+                Some(other) => compiled(other, &Self::read(other).cflags),
+                None => Ok(PathBuf::from(word)),
+            })
             .collect::<Result<_, _>>()?;
         Ok(Program { path, arguments })
     }
@@ -213,10 +207,7 @@ impl Fixture {
 
 /// The compiled fixture, or none after saying why this machine cannot have it.
 pub fn built(name: &str) -> Option<Program> {
-    Fixture::read(name)
-        .build()
-        .map_err(|why| skip(&format!("{name}: {why}")))
-        .ok()
+    Fixture::read(name).build().map_err(|why| skip(&format!("{name}: {why}"))).ok()
 }
 
 /// A compiled fixture.
@@ -262,9 +253,7 @@ impl ExpectedRow {
         }
         let mut counted = false;
         for word in words {
-            let (what, value) = word
-                .split_once('=')
-                .ok_or_else(|| format!("{word}: no ="))?;
+            let (what, value) = word.split_once('=').ok_or_else(|| format!("{word}: no ="))?;
             let value = match value {
                 "any" => Expected::Any,
                 value => Expected::Exactly(number(value)?),
@@ -279,9 +268,7 @@ impl ExpectedRow {
                 ("unfinished", value) => row.unfinished = value,
                 ("abandoned", value) => row.abandoned = value,
                 (errno, Expected::Exactly(n)) if errno.starts_with('E') => {
-                    row.errors
-                        .get_or_insert_default()
-                        .insert(errno.to_owned(), n);
+                    row.errors.get_or_insert_default().insert(errno.to_owned(), n);
                 }
                 _ => return Err(format!("{word} is not understood")),
             }
@@ -303,9 +290,7 @@ impl ExpectedRow {
 fn compiled(name: &str, cflags: &[String]) -> Result<PathBuf, String> {
     static DONE: LazyLock<Mutex<HashMap<String, Result<PathBuf, String>>>> =
         LazyLock::new(Mutex::default);
-    let mut done = DONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut done = DONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(known) = done.get(name) {
         return known.clone();
     }
@@ -332,15 +317,7 @@ fn compile(name: &str, cflags: &[String]) -> Result<PathBuf, String> {
     // Never written in place: another process may be running it, or compiling it too.
     let partial = target_directory.join(format!("{name}.{}.{}", std::process::id(), unique()));
     let output = Command::new("gcc")
-        .args([
-            "-O1",
-            "-g",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-fno-stack-protector",
-            "-o",
-        ])
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fno-stack-protector", "-o"])
         .arg(&partial)
         .arg(&source)
         .args(cflags)

@@ -1,10 +1,12 @@
 //! Running one program with a limit of time, and ending everything that it started.
 //!
-//! A started program has a process group of its own and a variable in its environment that its
-//! descendants inherit, so that what it leaves behind is found wherever it went.
+//! A started program and its descendants inherit the write end of a pipe, so that the end of the
+//! last of them is seen, and a variable in their environment, by which those that stay are found
+//! wherever they went.
 
 use std::fmt;
 use std::fs::File;
+use std::io::PipeReader;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,6 +19,10 @@ pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// How long what a program started may outlive it.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// Where descendants hold the pipe: above what programs open themselves, and always the same, so
+/// that two runs see the same descriptors.
+const HELD_AT: i32 = 99;
 
 const MARK: &str = "COLDTRACE_TEST_MARK";
 
@@ -79,6 +85,7 @@ impl fmt::Display for Finished {
 pub struct Running {
     child: Child,
     pidfd: OwnedFd,
+    last_ends: PipeReader,
     mark: String,
     output: Scratch,
     command: String,
@@ -107,27 +114,25 @@ fn start_with(command: &mut Command, output: Scratch, keep_stdout: bool) -> Runn
         File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
     let mark = format!("{}.{}", std::process::id(), unique());
-    command
-        .env(MARK, &mark)
-        .stdin(Stdio::null())
-        .stderr(file("stderr"))
-        .process_group(0);
+    command.env(MARK, &mark).stdin(Stdio::null()).stderr(file("stderr")).process_group(0);
     if keep_stdout {
         command.stdout(file("stdout"));
     }
-    let text = format!("{command:?}");
-    let child = command
-        .spawn()
-        .unwrap_or_else(|error| panic!("cannot start {text}: {error}"));
-    let pidfd = pidfd_open(child.id()).unwrap_or_else(|| panic!("no pidfd for {text}"));
-    Running {
-        child,
-        pidfd,
-        mark,
-        output,
-        command: text,
-        reaped: false,
+    let (last_ends, held) = std::io::pipe().expect("a pipe");
+    let fd = held.as_raw_fd();
+    // SAFETY: dup2 is async-signal-safe and all that is called between fork and exec; the copy it
+    // makes is not closed by exec.
+    unsafe {
+        command.pre_exec(move || match libc::dup2(fd, HELD_AT) {
+            HELD_AT => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
     }
+    let text = format!("{command:?}");
+    let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {text}: {error}"));
+    drop(held); // from here on only the program and its descendants have it
+    let pidfd = pidfd_open(child.id()).unwrap_or_else(|| panic!("no pidfd for {text}"));
+    Running { child, pidfd, last_ends, mark, output, command: text, reaped: false }
 }
 
 impl Running {
@@ -148,7 +153,7 @@ impl Running {
 
     /// Waits for the end.
     pub fn finish(mut self) -> Finished {
-        if !ends_within(&self.pidfd, LIMIT) {
+        if !ready_within(&self.pidfd, LIMIT) {
             let wrote = self.wrote();
             self.end_all();
             panic!(
@@ -158,24 +163,12 @@ impl Running {
                 String::from_utf8_lossy(&wrote.1)
             );
         }
-        let status = self
-            .child
-            .wait()
-            .expect("a child that has ended can be reaped");
+        let status = self.child.wait().expect("a child that has ended can be reaped");
         self.reaped = true;
         let (stdout, stderr) = self.wrote();
-        let finished = Finished {
-            status,
-            stdout,
-            stderr,
-            command: self.command.clone(),
-        };
+        let finished = Finished { status, stdout, stderr, command: self.command.clone() };
         let left = self.left_behind();
-        assert!(
-            left.is_empty(),
-            "left behind: {}\n{finished}",
-            left.join("; ")
-        );
+        assert!(left.is_empty(), "left behind: {}\n{finished}", left.join("; "));
         finished
     }
 
@@ -186,29 +179,33 @@ impl Running {
 
     /// Descriptions of processes that are still there after [`GRACE`]; they are killed.
     fn left_behind(&self) -> Vec<String> {
-        marked(&self.mark)
+        if ready_within(&self.last_ends, GRACE) {
+            return Vec::new(); // the pipe's last writer is gone
+        }
+        let left: Vec<String> = marked(&self.mark)
             .into_iter()
             .filter_map(|pid| {
                 let pidfd = pidfd_open(pid as u32)?;
-                if ends_within(&pidfd, GRACE) {
-                    return None;
-                }
                 let read = |name: &str| {
                     std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default()
                 };
+                let state = read("status");
+                let state = state
+                    .lines()
+                    .filter(|line| line.starts_with("State") || line.starts_with("TracerPid"));
                 let description = format!(
                     "{pid} {} {}",
                     read("cmdline").replace('\0', " "),
-                    read("status")
-                        .lines()
-                        .filter(|line| line.starts_with("State") || line.starts_with("TracerPid"))
-                        .collect::<Vec<_>>()
-                        .join(" ")
+                    state.collect::<Vec<_>>().join(" ")
                 );
                 signal_by(&pidfd, libc::SIGKILL);
                 Some(description)
             })
-            .collect()
+            .collect();
+        if left.is_empty() {
+            return vec!["a process that has lost its environment".to_owned()];
+        }
+        left
     }
 
     fn end_all(&mut self) {
@@ -234,8 +231,7 @@ impl Drop for Running {
     }
 }
 
-/// Processes whose environment carries `mark`. Another process may come to own a pid between this
-/// and a signal; with the pidfd opened here and the whole run in milliseconds, none does.
+/// Processes whose environment carries `mark`; one that is in the middle of an exec shows none.
 fn marked(mark: &str) -> Vec<i32> {
     let wanted = format!("{MARK}={mark}");
     let Ok(entries) = std::fs::read_dir("/proc") else {
@@ -245,10 +241,8 @@ fn marked(mark: &str) -> Vec<i32> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid: &i32| {
-            std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|text| {
-                text.split(|&byte| byte == 0)
-                    .any(|v| v == wanted.as_bytes())
-            })
+            std::fs::read(format!("/proc/{pid}/environ"))
+                .is_ok_and(|text| text.split(|&byte| byte == 0).any(|v| v == wanted.as_bytes()))
         })
         .collect()
 }
@@ -278,12 +272,9 @@ fn pidfd_open(pid: u32) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-fn ends_within(pidfd: &OwnedFd, limit: Duration) -> bool {
-    let mut poll = libc::pollfd {
-        fd: pidfd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+/// Whether a pidfd's process ends, or a pipe's last writer goes, in time.
+fn ready_within(fd: &impl AsRawFd, limit: Duration) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, which lives until poll returns.
     unsafe { libc::poll(&raw mut poll, 1, limit.as_millis() as i32) > 0 }
 }

@@ -19,9 +19,7 @@ pub fn calls(record: &Record, name: &str) -> u64 {
 
 /// The row of one x86_64 syscall.
 pub fn row<'a>(record: &'a Record, name: &str) -> Option<&'a SyscallRow> {
-    rows(record)
-        .iter()
-        .find(|row| row.abi == "x86_64" && row.name == name)
+    rows(record).iter().find(|row| row.abi == "x86_64" && row.name == name)
 }
 
 /// All that differs from what `fixture` promises, one line each.
@@ -102,11 +100,7 @@ fn is(expected: &ExpectedRow, row: &SyscallRow) -> bool {
 fn compare_row(expected: &ExpectedRow, row: Option<&SyscallRow>) -> Vec<String> {
     let Some(row) = row else {
         let may_be_missing = expected.absent || expected.calls == Expected::Any;
-        return if may_be_missing {
-            Vec::new()
-        } else {
-            vec!["no row".to_owned()]
-        };
+        return if may_be_missing { Vec::new() } else { vec!["no row".to_owned()] };
     };
     if expected.absent {
         return vec![format!("{} calls, expected no row", row.calls)];
@@ -123,11 +117,8 @@ fn compare_row(expected: &ExpectedRow, row: Option<&SyscallRow>) -> Vec<String> 
     .map(|(what, expected, actual)| format!("{what} {actual}, expected {expected}"))
     .collect();
     if let Some(errors) = &expected.errors {
-        let actual: BTreeMap<String, u64> = row
-            .errors
-            .iter()
-            .map(|(name, n)| (name.clone(), *n))
-            .collect();
+        let actual: BTreeMap<String, u64> =
+            row.errors.iter().map(|(name, n)| (name.clone(), *n)).collect();
         if *errors != actual {
             found.push(format!("errors {actual:?}, expected {errors:?}"));
         }
@@ -158,9 +149,7 @@ pub fn contradictions(record: &Record) -> Vec<String> {
         }
         let in_histogram: u64 = row.histogram.iter().map(|(_, calls)| calls).sum();
         if in_histogram != timed {
-            says(format!(
-                "{in_histogram} calls in the histogram, {timed} timed"
-            ));
+            says(format!("{in_histogram} calls in the histogram, {timed} timed"));
         }
         if !row.histogram.is_sorted_by(|a, b| a.0 < b.0) {
             says("histogram not ascending".to_owned());
@@ -211,11 +200,8 @@ pub fn render(record: &Record) -> String {
         "abi", "name", "calls", "restarts", "unfin.", "abandon."
     );
     for row in rows(record) {
-        let errors: Vec<String> = row
-            .errors
-            .iter()
-            .map(|(name, n)| format!("{name}={n}"))
-            .collect();
+        let errors: Vec<String> =
+            row.errors.iter().map(|(name, n)| format!("{name}={n}")).collect();
         let _ = writeln!(
             text,
             "{:<8}{:<24}{:>8} {:>8} {:>8} {:>8}  {}",

@@ -16,28 +16,13 @@ fn the_lines_below_are_those_of_the_design() {
 
 #[test]
 fn the_lines_below_say_what_went_wrong() {
-    let kinds = [
-        "EPERM", "ENOENT", "EINTR", "EIO", "EBADF", "EAGAIN", "EINVAL",
-    ];
-    let errors: IndexMap<String, u64> = kinds
-        .iter()
-        .zip(10..)
-        .map(|(kind, n)| ((*kind).to_owned(), n))
-        .collect();
-    let mut rows = vec![SyscallRow {
-        errors,
-        restarts: 2,
-        abandoned: 1,
-        ..row("poll", 100, 4_000_000, 1, 1)
-    }];
-    rows.extend(["a", "b", "c"].map(|name| SyscallRow {
-        unfinished: 1,
-        ..row(name, 1, 1, 1, 1)
-    }));
-    rows.push(SyscallRow {
-        unfinished: 9,
-        ..row("wait4", 9, 1, 1, 1)
-    });
+    let kinds = ["EPERM", "ENOENT", "EINTR", "EIO", "EBADF", "EAGAIN", "EINVAL"];
+    let errors: IndexMap<String, u64> =
+        kinds.iter().zip(10..).map(|(kind, n)| ((*kind).to_owned(), n)).collect();
+    let mut rows =
+        vec![SyscallRow { errors, restarts: 2, abandoned: 1, ..row("poll", 100, 4_000_000, 1, 1) }];
+    rows.extend(["a", "b", "c"].map(|name| SyscallRow { unfinished: 1, ..row(name, 1, 1, 1, 1) }));
+    rows.push(SyscallRow { unfinished: 9, ..row("wait4", 9, 1, 1, 1) });
     let mut record = record(&["x"], Some(rows));
     record.measurement.repaired = 3;
     record.measurement.events_lost = 1;
@@ -102,19 +87,10 @@ fn groups_come_largest_first_under_their_names() {
     ];
     let text = groups(&parts, &options());
     assert_tidy(&text, 80);
-    let heads: Vec<&str> = text
-        .lines()
-        .filter(|line| line.starts_with("coldtrace: "))
-        .collect();
-    assert_eq!(
-        heads[0],
-        "coldtrace: python3.11 (pid 1234, tid 1236): 2 calls, 1 error, 0.27 s"
-    );
+    let heads: Vec<&str> = text.lines().filter(|line| line.starts_with("coldtrace: ")).collect();
+    assert_eq!(heads[0], "coldtrace: python3.11 (pid 1234, tid 1236): 2 calls, 1 error, 0.27 s");
     assert!(heads[1].starts_with("coldtrace: \\x1blong"));
-    assert_eq!(
-        heads[2],
-        "coldtrace: small (pid 7): 2 calls, 1 error, 1.00 us"
-    );
+    assert_eq!(heads[2], "coldtrace: small (pid 7): 2 calls, 1 error, 1.00 us");
     let mut record = record(&["x"], Some(torch_rows()));
     record.groups = Some(parts.to_vec());
     let text = count(&record, &options());

@@ -17,10 +17,7 @@ use super::{TableOptions, display_width};
 pub const SECOND: u64 = 1_000_000_000;
 
 pub fn options() -> TableOptions {
-    TableOptions {
-        native_abi: "x86_64".to_owned(),
-        ..TableOptions::default()
-    }
+    TableOptions { native_abi: "x86_64".to_owned(), ..TableOptions::default() }
 }
 
 /// A row with times in microseconds.
@@ -43,28 +40,19 @@ pub fn row(name: &str, calls: u64, total: u64, p99: u64, max: u64) -> SyscallRow
 }
 
 pub fn with_errors(mut row: SyscallRow, errors: &[(&str, u64)]) -> SyscallRow {
-    row.errors = errors
-        .iter()
-        .map(|(name, count)| ((*name).to_owned(), *count))
-        .collect();
+    row.errors = errors.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
     row
 }
 
 /// `exit_group`: called, and never timed.
 pub fn exit_group() -> SyscallRow {
-    SyscallRow {
-        wall_ns: None,
-        ..row("exit_group", 1, 0, 0, 0)
-    }
+    SyscallRow { wall_ns: None, ..row("exit_group", 1, 0, 0, 0) }
 }
 
 /// The rows of `python3 -c 'import torch'` in the design's examples.
 pub fn torch_rows() -> Vec<SyscallRow> {
     vec![
-        with_errors(
-            row("newfstatat", 5273, 78_871, 58, 1009),
-            &[("ENOENT", 405)],
-        ),
+        with_errors(row("newfstatat", 5273, 78_871, 58, 1009), &[("ENOENT", 405)]),
         row("read", 1941, 44_396, 270, 833),
         row("mmap", 1518, 31_646, 57, 95),
         with_errors(row("openat", 1236, 25_042, 58, 514), &[("ENOENT", 26)]),
@@ -73,24 +61,15 @@ pub fn torch_rows() -> Vec<SyscallRow> {
         row("close", 1213, 14_361, 40, 429),
         row("lseek", 1531, 12_932, 27, 629),
         with_errors(row("ioctl", 900, 20_000, 44, 473), &[("ENOTTY", 773)]),
-        with_errors(
-            row("readlink", 486, 6_000, 30, 90),
-            &[("ENOENT", 7), ("EINVAL", 1)],
-        ),
-        SyscallRow {
-            unfinished: 1,
-            ..row("futex", 1, 758, 30, 90)
-        },
+        with_errors(row("readlink", 486, 6_000, 30, 90), &[("ENOENT", 7), ("EINVAL", 1)]),
+        SyscallRow { unfinished: 1, ..row("futex", 1, 758, 30, 90) },
     ]
 }
 
 pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
     Record {
         schema: crate::record::SCHEMA.to_owned(),
-        tool: Tool {
-            name: "coldtrace".to_owned(),
-            version: "0".to_owned(),
-        },
+        tool: Tool { name: "coldtrace".to_owned(), version: "0".to_owned() },
         run: Run {
             id: None,
             label: argv.first().copied().unwrap_or("attached").to_owned(),
@@ -164,10 +143,7 @@ pub fn process(id: u64, parent: Option<u64>, argv: &[&str]) -> Process {
         user_ns: Some(10_000_000),
         sys_ns: Some(20_000_000),
         threads: vec![Thread::default()],
-        syscalls: vec![ProcessSyscall {
-            calls: 10,
-            ..ProcessSyscall::default()
-        }],
+        syscalls: vec![ProcessSyscall { calls: 10, ..ProcessSyscall::default() }],
         ..Process::default()
     }
 }

@@ -100,14 +100,8 @@ fn tree_of(processes: Vec<crate::record::Process>) -> Vec<String> {
     record.processes = Some(processes);
     let text = show(&record, 80);
     assert_tidy(&text, 80);
-    let lines = text
-        .lines()
-        .skip_while(|line| !line.ends_with(" process"))
-        .skip(1);
-    lines
-        .take_while(|line| !line.is_empty())
-        .map(str::to_owned)
-        .collect()
+    let lines = text.lines().skip_while(|line| !line.ends_with(" process")).skip(1);
+    lines.take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 #[test]
@@ -137,10 +131,7 @@ fn equal_families_share_lines_and_others_do_not() {
         all.push(process(id, Some((id - 4) / 2 + 1), &["true"]));
     }
     all.push(process(10, Some(0), &["sh", "-c", "true; true"]));
-    let names: Vec<String> = tree_of(all)
-        .iter()
-        .map(|line| line[31..].to_owned())
-        .collect();
+    let names: Vec<String> = tree_of(all).iter().map(|line| line[31..].to_owned()).collect();
     assert_eq!(names.len(), 4);
     assert!(names[1].ends_with("3 x sh -c 'true; true'"));
     assert!(names[2].ends_with("    6 x true"));
@@ -157,9 +148,7 @@ fn large_trees_are_folded_by_program_then_cut() {
     assert_eq!(lines.len(), 2);
     assert!(lines[1].ends_with("  100 x gcc"));
 
-    let all = (0..5_000)
-        .map(|id: u64| process(id, id.checked_sub(1), &["fork"]))
-        .collect();
+    let all = (0..5_000).map(|id: u64| process(id, id.checked_sub(1), &["fork"])).collect();
     let lines = tree_of(all);
     assert_eq!(lines.len(), 30);
     assert!(lines[29].ends_with(" (4971 more processes)"));
@@ -185,10 +174,7 @@ fn forks_chains_threads_and_damage() {
     all[1].user_ns = None;
     let lines = tree_of(all);
     assert!(lines[0].ends_with(" env > python3 'a b' [8 threads]"));
-    assert_eq!(
-        lines[1],
-        "  1201      10       -       -   python3 (forked) [end not seen]"
-    );
+    assert_eq!(lines[1], "  1201      10       -       -   python3 (forked) [end not seen]");
     assert!(lines[2].ends_with(" orphan"));
     assert!(lines[3].ends_with(" loop"));
 }
@@ -213,10 +199,7 @@ fn huge_numbers_are_shown_without_overflow() {
     let mut other = process(1, Some(0), &["y"]);
     other.clone_from(&one);
     (other.id, other.parent) = (1, Some(0));
-    let third = crate::record::Process {
-        id: 2,
-        ..other.clone()
-    };
+    let third = crate::record::Process { id: 2, ..other.clone() };
     record.processes = Some(vec![one, other, third]);
     assert_tidy(&show(&record, 80), 80);
 }

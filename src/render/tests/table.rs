@@ -17,10 +17,7 @@ fn assert_aligned(text: &str) {
     for line in rows.filter(|line| !line.starts_with("--")) {
         let mut start = 0;
         for end in &ends {
-            assert!(
-                !line[start..*end].trim().is_empty(),
-                "blank cell in {line:?}"
-            );
+            assert!(!line[start..*end].trim().is_empty(), "blank cell in {line:?}");
             assert!(!line[start..*end].ends_with(' ') || start == 0, "{line:?}");
             assert_eq!(&line[*end..=*end], " ", "{line:?}");
             start = *end;
@@ -31,13 +28,7 @@ fn assert_aligned(text: &str) {
 
 #[test]
 fn the_table_is_that_of_the_design() {
-    let text = table(
-        &torch_rows(),
-        &TableOptions {
-            top: Some(8),
-            ..options()
-        },
-    );
+    let text = table(&torch_rows(), &TableOptions { top: Some(8), ..options() });
     let expected = "\
 % time   seconds usecs/call   calls errors   p99 us   max us syscall
 ------ --------- ---------- ------- ------ -------- -------- -----------------
@@ -61,28 +52,12 @@ fn the_table_is_that_of_the_design() {
 fn folded_rows_add_up() {
     let rows = torch_rows();
     for top in 0..=12 {
-        let text = table(
-            &rows,
-            &TableOptions {
-                top: Some(top),
-                ..options()
-            },
-        );
+        let text = table(&rows, &TableOptions { top: Some(top), ..options() });
         assert_aligned(&text);
         let (mut calls, mut errors, mut us) = (0, 0, 0);
-        let body: Vec<&str> = text
-            .lines()
-            .skip(2)
-            .take_while(|line| !line.starts_with("--"))
-            .collect();
-        assert_eq!(
-            body.len(),
-            if top < rows.len() {
-                top + 1
-            } else {
-                rows.len()
-            }
-        );
+        let body: Vec<&str> =
+            text.lines().skip(2).take_while(|line| !line.starts_with("--")).collect();
+        assert_eq!(body.len(), if top < rows.len() { top + 1 } else { rows.len() });
         for line in &body {
             let row = cells(line);
             calls += row[3].parse::<u64>().unwrap();
@@ -100,14 +75,8 @@ fn folded_rows_add_up() {
 #[test]
 fn a_call_that_was_never_timed_has_no_percentiles() {
     let text = table(&[exit_group(), row("read", 1, 10, 10, 10)], &options());
-    let line = text
-        .lines()
-        .find(|line| line.ends_with("exit_group"))
-        .unwrap();
-    assert_eq!(
-        cells(line),
-        ["0.00", "0.000000", "0", "1", "0", "-", "-", "exit_group"]
-    );
+    let line = text.lines().find(|line| line.ends_with("exit_group")).unwrap();
+    assert_eq!(cells(line), ["0.00", "0.000000", "0", "1", "0", "-", "-", "exit_group"]);
     let text = table(&[], &options());
     assert_eq!(
         cells(text.lines().last().unwrap()),
@@ -119,26 +88,16 @@ fn a_call_that_was_never_timed_has_no_percentiles() {
 #[test]
 fn long_names_push_out_columns() {
     let titles = |name: &str, width: usize| {
-        let text = table(
-            &[row(name, 1, 1, 1, 1)],
-            &TableOptions { width, ..options() },
-        );
+        let text = table(&[row(name, 1, 1, 1, 1)], &TableOptions { width, ..options() });
         assert_tidy(&text, width);
         assert_aligned(&text);
-        (
-            text.contains("max us"),
-            text.contains("p99 us"),
-            text.contains(name),
-        )
+        (text.contains("max us"), text.contains("p99 us"), text.contains(name))
     };
     assert_eq!(titles("sixteen_letters_", 80), (true, true, true));
     assert_eq!(titles("seventeen_letters", 80), (false, true, true));
     assert_eq!(titles("seventeen_letters", 81), (true, true, true));
     assert_eq!(titles("i386:rt_sigtimedwait_time", 80), (false, true, true));
-    assert_eq!(
-        titles("i386:rt_sigtimedwait_time64", 80),
-        (false, false, true)
-    );
+    assert_eq!(titles("i386:rt_sigtimedwait_time64", 80), (false, false, true));
     assert_eq!(titles(&"x".repeat(60), 80), (false, false, false));
     for width in 45..140 {
         let _ = titles("i386:rt_sigtimedwait_time64", width);
@@ -150,9 +109,7 @@ fn long_names_push_out_columns() {
 fn huge_numbers_neither_overflow_nor_misalign() {
     let huge = SyscallRow {
         calls: u64::MAX,
-        errors: [("EIO".to_owned(), u64::MAX), ("EINTR".to_owned(), 5)]
-            .into_iter()
-            .collect(),
+        errors: [("EIO".to_owned(), u64::MAX), ("EINTR".to_owned(), 5)].into_iter().collect(),
         restarts: u64::MAX,
         unfinished: u64::MAX,
         abandoned: u64::MAX,
@@ -186,49 +143,21 @@ fn columns_of_ones_own_are_all_shown() {
     let columns =
         Column::parse_list("name,calls,min_time,p50,p90,unfinished,restarts,total-time").unwrap();
     assert_eq!(columns[0], Column::Name);
-    let rows = [
-        row("clock_nanosleep_time64", 3, 30, 3, 3),
-        row("read", 1, 1, 1, 1),
-    ];
-    let text = table(
-        &rows,
-        &TableOptions {
-            columns: Some(columns),
-            ..options()
-        },
-    );
+    let rows = [row("clock_nanosleep_time64", 3, 30, 3, 3), row("read", 1, 1, 1, 1)];
+    let text = table(&rows, &TableOptions { columns: Some(columns), ..options() });
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(cells(lines[0])[..2], ["syscall", "calls"]);
-    assert_eq!(
-        cells(lines[3]),
-        ["read", "1", "1", "2", "3", "0", "0", "0.000001"]
-    );
-    assert!(
-        lines
-            .iter()
-            .all(|line| display_width(line) == display_width(lines[0]))
-    );
-    assert_eq!(
-        Column::parse_list("calls").unwrap(),
-        [Column::Calls, Column::Name]
-    );
+    assert_eq!(cells(lines[3]), ["read", "1", "1", "2", "3", "0", "0", "0.000001"]);
+    assert!(lines.iter().all(|line| display_width(line) == display_width(lines[0])));
+    assert_eq!(Column::parse_list("calls").unwrap(), [Column::Calls, Column::Name]);
 }
 
 #[test]
 fn straces_words_are_understood() {
     let same = [
-        (
-            SortKey::Time,
-            "time time-percent time_percent time-total total_time total-time",
-        ),
-        (
-            SortKey::Min,
-            "min min-time min_time shortest time-min time_min",
-        ),
-        (
-            SortKey::Max,
-            "max max-time max_time longest time-max time_max",
-        ),
+        (SortKey::Time, "time time-percent time_percent time-total total_time total-time"),
+        (SortKey::Min, "min min-time min_time shortest time-min time_min"),
+        (SortKey::Max, "max max-time max_time longest time-max time_max"),
         (SortKey::Avg, "avg avg-time avg_time time-avg time_avg"),
         (SortKey::Calls, "calls count"),
         (SortKey::Errors, "errors error"),
@@ -277,12 +206,8 @@ fn rows_are_sorted_as_asked() {
     ];
     let order = |sort| {
         let text = table(&rows, &TableOptions { sort, ..options() });
-        let names: Vec<String> = text
-            .lines()
-            .skip(2)
-            .take(4)
-            .map(|line| cells(line)[7].to_owned())
-            .collect();
+        let names: Vec<String> =
+            text.lines().skip(2).take(4).map(|line| cells(line)[7].to_owned()).collect();
         names.join(" ")
     };
     assert_eq!(order(SortKey::Time), "a b c exit_group");
@@ -296,10 +221,7 @@ fn rows_are_sorted_as_asked() {
 
 #[test]
 fn other_abis_are_named() {
-    let i386 = SyscallRow {
-        abi: "i386".to_owned(),
-        ..row("getpid", 1, 1, 1, 1)
-    };
+    let i386 = SyscallRow { abi: "i386".to_owned(), ..row("getpid", 1, 1, 1, 1) };
     assert!(table(&[i386], &options()).contains(" i386:getpid\n"));
     let evil = row("a\x1b[2J\nb", 1, 1, 1, 1);
     assert_tidy(&table(&[evil], &options()), 80);

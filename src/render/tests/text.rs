@@ -7,26 +7,14 @@ use super::super::{
 #[test]
 fn nothing_that_drives_a_terminal_survives() {
     assert_eq!(escape("plain …/päth\\d"), "plain …/päth\\d");
-    assert_eq!(
-        escape("a\nb\tc\r\x1b[31m\x07\x7f"),
-        "a\\nb\\tc\\r\\x1b[31m\\x07\\x7f"
-    );
-    assert_eq!(
-        escape("\u{9b}2J\u{202e}gnp.exe"),
-        "\\u{9b}2J\\u{202e}gnp.exe"
-    );
-    for code in (0..0x3100)
-        .chain(0xfe00..0x1_0000)
-        .chain(0xe_0000..0xe_0200)
-    {
+    assert_eq!(escape("a\nb\tc\r\x1b[31m\x07\x7f"), "a\\nb\\tc\\r\\x1b[31m\\x07\\x7f");
+    assert_eq!(escape("\u{9b}2J\u{202e}gnp.exe"), "\\u{9b}2J\\u{202e}gnp.exe");
+    for code in (0..0x3100).chain(0xfe00..0x1_0000).chain(0xe_0000..0xe_0200) {
         let Some(c) = char::from_u32(code) else {
             continue;
         };
-        let shown = [
-            escape(&c.to_string()).into_owned(),
-            quote(&c.to_string()).into_owned(),
-        ]
-        .concat();
+        let shown =
+            [escape(&c.to_string()).into_owned(), quote(&c.to_string()).into_owned()].concat();
         assert!(!shown.contains(char::is_control), "{code:x}");
         assert!(!shown.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{2028}', '\u{feff}']));
     }
@@ -34,14 +22,8 @@ fn nothing_that_drives_a_terminal_survives() {
 
 #[test]
 fn arguments_are_quoted_for_a_shell() {
-    assert_eq!(
-        command_line(&["python3", "-c", "import torch"]),
-        "python3 -c 'import torch'"
-    );
-    assert_eq!(
-        command_line(&["a", "", "it's", "~", "$x", "a*"]),
-        "a '' 'it'\\''s' '~' '$x' 'a*'"
-    );
+    assert_eq!(command_line(&["python3", "-c", "import torch"]), "python3 -c 'import torch'");
+    assert_eq!(command_line(&["a", "", "it's", "~", "$x", "a*"]), "a '' 'it'\\''s' '~' '$x' 'a*'");
     assert_eq!(quote("a\n'\\\x1b"), "$'a\\n\\'\\\\\\x1b'");
     assert_eq!(quote("\u{202e}\u{e0001}"), "$'\\u202e\\U000e0001'");
     assert_eq!(quote("größe/日本"), "größe/日本");
@@ -120,21 +102,10 @@ fn the_parts_of_the_wall_time_add_up_as_printed() {
 
 #[test]
 fn lines_fold_between_atoms() {
-    let atoms = |words: &[&str]| {
-        words
-            .iter()
-            .map(|word| (*word).to_owned())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        fold("a ", "  ", &atoms(&["bb", "cc", "dd"]), 7),
-        "a bb cc\n  dd\n"
-    );
+    let atoms = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    assert_eq!(fold("a ", "  ", &atoms(&["bb", "cc", "dd"]), 7), "a bb cc\n  dd\n");
     assert_eq!(fold("a ", "  ", &[], 7), "");
-    assert_eq!(
-        own_words(&atoms(&["0123456789abcdef"]), 21),
-        "coldtrace: 0123…bcdef\n"
-    );
+    assert_eq!(own_words(&atoms(&["0123456789abcdef"]), 21), "coldtrace: 0123…bcdef\n");
     assert_eq!(
         clauses(vec![atoms(&["1 A", "2 B"]), Vec::new(), atoms(&["c"])]),
         ["1 A,", "2 B;", "c"]

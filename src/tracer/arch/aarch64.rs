@@ -57,28 +57,15 @@ impl Registers {
     pub fn entry(&self, _before: [u8; 2]) -> Entry {
         let (sys, args) = match self {
             Self::Native(r) => (
-                Sys {
-                    abi: Abi::Aarch64,
-                    number: i64::from(r.regs[8] as i32),
-                },
-                [
-                    r.regs[0], r.regs[1], r.regs[2], r.regs[3], r.regs[4], r.regs[5],
-                ],
+                Sys { abi: Abi::Aarch64, number: i64::from(r.regs[8] as i32) },
+                [r.regs[0], r.regs[1], r.regs[2], r.regs[3], r.regs[4], r.regs[5]],
             ),
             Self::Compat(r) => (
-                Sys {
-                    abi: Abi::Arm,
-                    number: i64::from(r[7] as i32),
-                },
+                Sys { abi: Abi::Arm, number: i64::from(r[7] as i32) },
                 [r[0], r[1], r[2], r[3], r[4], r[5]].map(u64::from),
             ),
         };
-        Entry {
-            sys,
-            args,
-            ip: self.ip(),
-            sp: self.sp(),
-        }
+        Entry { sys, args, ip: self.ip(), sp: self.sp() }
     }
 
     /// The value of an exit stop.

@@ -67,41 +67,24 @@ impl Registers {
     pub fn entry(&self, before: [u8; 2]) -> Entry {
         let (sys, args) = match self {
             Self::Compat(r) => (
-                Sys {
-                    abi: Abi::I386,
-                    number: i64::from(r[11] as i32),
-                },
+                Sys { abi: Abi::I386, number: i64::from(r[11] as i32) },
                 [r[0], r[1], r[2], r[3], r[4], r[5]].map(u64::from),
             ),
             Self::Native(r) if before == INT80 => (
-                Sys {
-                    abi: Abi::I386,
-                    number: i64::from(r.orig_rax as i32),
-                },
+                Sys { abi: Abi::I386, number: i64::from(r.orig_rax as i32) },
                 [r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp].map(|v| v & 0xffff_ffff),
             ),
             Self::Native(r) => {
                 let number = i64::from(r.orig_rax as i32);
                 let sys = if number >= 0 && r.orig_rax & X32_BIT != 0 {
-                    Sys {
-                        abi: Abi::X32,
-                        number: number & !(X32_BIT as i64),
-                    }
+                    Sys { abi: Abi::X32, number: number & !(X32_BIT as i64) }
                 } else {
-                    Sys {
-                        abi: Abi::X86_64,
-                        number,
-                    }
+                    Sys { abi: Abi::X86_64, number }
                 };
                 (sys, [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9])
             }
         };
-        Entry {
-            sys,
-            args,
-            ip: self.ip(),
-            sp: self.sp(),
-        }
+        Entry { sys, args, ip: self.ip(), sp: self.sp() }
     }
 
     /// The value of an exit stop.
