@@ -53,6 +53,7 @@ fixtures! {
     a_daemon_is_counted_after_the_command_has_ended: "double-fork";
     a_path_that_cannot_be_read_is_counted: "bad-pointers";
     ignored_signals_end_no_call: "ignored-signals";
+    an_ignored_signal_that_another_thread_takes_ends_no_call: "ignored-signal-stolen";
     ignored_signals_do_not_prolong_a_timeout: "ignored-signal-timeouts";
     two_thousand_signals_in_four_threads_arrive_once_each: "signal-storm";
     queued_signals_between_threads_all_arrive: "realtime-storm";

@@ -49,7 +49,7 @@ fn measure(pid: i32, gate: &std::os::fd::OwnedFd) -> Option<u64> {
     let mut first = None;
     let mut stops = 0u32;
     loop {
-        let waited = kernel::wait_for(pid).ok()??;
+        let waited = kernel::wait(false).ok()??;
         match report(waited.status) {
             Report::Syscall => {
                 let begun = *first.get_or_insert_with(Instant::now);

@@ -7,7 +7,7 @@ use std::io;
 use crate::syscall::{Abi, CallSet};
 
 use super::arch::Registers;
-use super::error::{Error, os, refused};
+use super::error::{Error, os, reason, refused};
 use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, Side, Waited, now};
 use super::launch::{Command, Launched, launch};
@@ -85,6 +85,7 @@ pub fn trace(
         root_end: None,
         held_since: None,
         stops: 0,
+        batches: 0,
         filter: state,
         notes: Vec::new(),
     };
@@ -124,6 +125,7 @@ struct Engine<'a, 'o> {
     /// Since when nothing has come but a child that nobody told of.
     held_since: Option<Nanos>,
     stops: u64,
+    batches: u64,
     filter: FilterState,
     notes: Vec<String>,
 }
@@ -173,30 +175,44 @@ impl Engine<'_, '_> {
         Ok(())
     }
 
-    /// Waits for one report, then takes all that are there: a busy thread must
-    /// not starve the others. False when nothing is left that could report.
+    /// Takes all reports that are there, and waits for one where there is none:
+    /// a busy thread must not starve the others. False when nothing is left
+    /// that could report.
     fn drain(&mut self, queue: &mut VecDeque<Waited>) -> Result<bool, Error> {
-        loop {
-            let held = self.tasks.held().next().is_some();
-            let block = queue.is_empty() && !held;
-            let alone = self.tasks.len() <= 1 && !held;
-            match kernel::wait(block, alone) {
-                Ok(Some(waited)) => queue.push_back(waited),
-                Ok(None) if block => {} // What was peeked at went on.
-                Ok(None) => {
-                    if queue.is_empty() && held {
-                        self.be_patient();
-                    }
-                    return Ok(true);
+        /// Zombies that no exit stop announced are looked for this rarely while
+        /// stops keep coming.
+        const LOOK_ANYWAY: u64 = 64;
+        self.batches += 1;
+        let held = self.tasks.held().next().is_some();
+        let alone = self.tasks.len() <= 1 && !held;
+        let drained = (|| {
+            if !alone {
+                while let Some(waited) = or_none(kernel::take_stop())? {
+                    queue.push_back(waited);
                 }
-                Err(e) if e.raw_os_error() == Some(libc::EINTR) => return Ok(true),
-                Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(!queue.is_empty()),
-                Err(e) => return Err(os("cannot wait for the command", e)),
+                if self.tasks.exiting() > 0 || held || self.batches.is_multiple_of(LOOK_ANYWAY) {
+                    while let Some(waited) = or_none(kernel::take_zombie())? {
+                        queue.push_back(waited);
+                    }
+                }
             }
-            if alone {
-                return Ok(true); // No other thread could be waiting.
+            if queue.is_empty() && !held {
+                queue.extend(kernel::wait(!alone)?);
             }
+            Ok(())
+        })();
+        match drained {
+            Ok(()) => {}
+            Err(e) => match io::Error::raw_os_error(&e) {
+                Some(libc::EINTR) => return Ok(true),
+                Some(libc::ECHILD) => return Ok(!queue.is_empty()),
+                _ => return Err(os("cannot wait for the command", e)),
+            },
         }
+        if queue.is_empty() && held {
+            self.be_patient();
+        }
+        Ok(true)
     }
 
     /// A child has stopped before its creator told of it, which takes
@@ -349,7 +365,7 @@ impl Engine<'_, '_> {
         if error.raw_os_error() == Some(libc::ESRCH) {
             return Stop::Dying;
         }
-        self.note(format!("cannot {what} {tid}: {}", super::error::reason(error)));
+        self.note(format!("cannot {what} {tid}: {}", reason(error)));
         Stop::Unknown { status: 0 }
     }
 
@@ -396,19 +412,27 @@ impl Engine<'_, '_> {
             }
             Action::Detach(signal) => {
                 let done = kernel::detach(tid, signal);
-                let mut out = Outbox::default();
-                self.tasks.detached(tid, now(), &mut out);
-                self.out.events.append(&mut out.events);
-                self.tell();
+                self.forget(tid);
                 done
             }
             Action::Hold | Action::Wait => Ok(()),
         };
-        if let Err(e) = done
-            && e.raw_os_error() != Some(libc::ESRCH)
-        {
-            self.note(format!("cannot resume {tid}: {}", super::error::reason(&e)));
+        match done {
+            Ok(()) => {}
+            // It is dying: wait for what it reports.
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(e) => {
+                self.note(format!("{tid} was let go: cannot resume it: {}", reason(&e)));
+                let _ = kernel::detach(tid, 0);
+                self.forget(tid);
+            }
         }
+    }
+
+    /// A thread goes on without the tracer.
+    fn forget(&mut self, tid: i32) {
+        self.tasks.detached(tid, now(), &mut self.out);
+        self.tell();
     }
 
     /// Lets a call go on that only tracing interrupted.
@@ -522,8 +546,7 @@ impl Engine<'_, '_> {
             return Err(reports.failure(command));
         };
         if let Some(e) = &reports.filter {
-            self.filter =
-                FilterState::Refused(format!("the kernel refused it: {}", super::error::reason(e)));
+            self.filter = FilterState::Refused(format!("the kernel refused it: {}", reason(e)));
         }
         let (ending, ended, usage) = self.root_end.unwrap_or((Ending::Detached, now(), None));
         Ok(Traced {
@@ -535,6 +558,14 @@ impl Engine<'_, '_> {
             filter: self.filter,
             notes: self.notes,
         })
+    }
+}
+
+/// Nothing to wait for is nothing to report.
+fn or_none(waited: io::Result<Option<Waited>>) -> io::Result<Option<Waited>> {
+    match waited {
+        Err(e) if e.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+        other => other,
     }
 }
 

@@ -208,66 +208,89 @@ pub fn syscall_registers(tid: i32, inside: bool) -> io::Result<Side> {
 /// pays for it at most this long a stop.
 const POLL: u64 = 40_000;
 
-/// Waits for any child or tracee. `alone`: no other task could be waiting, so a
-/// stop need not be taken from the queue before it is served. `None`: nothing
-/// to report now. EINTR and ECHILD are the caller's to judge.
-///
-/// The report is looked at first: a zombie's usage can be read only until it is
-/// reaped, and nothing announces for certain that one is coming.
-pub fn wait(block: bool, alone: bool) -> io::Result<Option<Waited>> {
-    if block {
-        let begun = now();
-        while now().saturating_sub(begun) < POLL {
-            if let Some(waited) = look_and_wait(libc::P_ALL, 0, libc::WNOHANG, alone)? {
-                return Ok(Some(waited));
-            }
-            // SAFETY: it takes nothing and only gives others their turn.
-            unsafe { libc::sched_yield() };
+/// Waits for any child or tracee to report, polling before it sleeps. EINTR and
+/// ECHILD are the caller's to judge. A stop that is returned stays in the
+/// kernel's queue until the task is resumed: that saves a call where no other
+/// task could be waiting behind it; where one could, `take` it.
+pub fn wait(take: bool) -> io::Result<Option<Waited>> {
+    let begun = now();
+    while now().saturating_sub(begun) < POLL {
+        if let Some(waited) = look(libc::P_ALL, 0, libc::WSTOPPED | libc::WNOHANG, take)? {
+            return Ok(Some(waited));
         }
+        // SAFETY: it takes nothing and only gives others their turn.
+        unsafe { libc::sched_yield() };
     }
-    look_and_wait(libc::P_ALL, 0, if block { 0 } else { libc::WNOHANG }, alone)
+    look(libc::P_ALL, 0, libc::WSTOPPED, take)
 }
 
-/// Waits for child `pid`, whose usage is read before it is reaped. A child that
-/// is traced reports its stops too.
+/// Waits for child `pid` only, without polling.
 pub fn wait_for(pid: i32) -> io::Result<Option<Waited>> {
-    look_and_wait(libc::P_PID, pid, 0, true)
+    look(libc::P_PID, pid, libc::WSTOPPED, true)
 }
 
-fn look_and_wait(
-    kind: libc::idtype_t,
-    id: i32,
-    flags: i32,
-    alone: bool,
-) -> io::Result<Option<Waited>> {
-    // SAFETY: all-zero bytes are a valid siginfo_t.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let look = flags | libc::__WALL | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
-    // SAFETY: the kernel writes one siginfo_t.
-    if unsafe { libc::waitid(kind, id as libc::id_t, &raw mut info, look) } < 0 {
-        return Err(io::Error::last_os_error());
+/// Takes the next stop that is there, or `None`; never a zombie.
+pub fn take_stop() -> io::Result<Option<Waited>> {
+    let flags = libc::__WALL | libc::WSTOPPED | libc::WNOHANG;
+    let info = waitid(libc::P_ALL, 0, flags)?;
+    Ok((info.tid != 0).then(|| info.stopped()))
+}
+
+/// Reaps the next zombie that is there, or `None`.
+pub fn take_zombie() -> io::Result<Option<Waited>> {
+    look(libc::P_ALL, 0, libc::WNOHANG, true)
+}
+
+/// What waitid(2) says.
+struct Info {
+    tid: i32,
+    code: i32,
+    status: i32,
+}
+
+impl Info {
+    fn is_dead(&self) -> bool {
+        matches!(self.code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
     }
-    // SAFETY: waitid fills in si_pid and si_status; with WNOHANG and nothing to
-    // report they stay 0.
-    let (tid, code) = unsafe { (info.si_pid(), info.si_status()) };
-    if tid == 0 {
-        return Ok(None);
-    }
-    let dead = matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED);
-    if alone && !dead {
-        // Resuming it takes the report away; si_status is what a wait status
-        // has from bit 8 on.
-        return Ok(Some(Waited {
-            tid,
-            status: (code << 8) | 0x7f,
+
+    /// A stop: `si_status` is what a wait status has from bit 8 on.
+    fn stopped(&self) -> Waited {
+        Waited {
+            tid: self.tid,
+            status: (self.status << 8) | 0x7f,
             at: now(),
             own: None,
             with_children: None,
-        }));
+        }
     }
-    let own = if dead { own_usage(tid) } else { None };
+}
+
+fn waitid(kind: libc::idtype_t, id: i32, flags: i32) -> io::Result<Info> {
+    // SAFETY: all-zero bytes are a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one siginfo_t.
+    if unsafe { libc::waitid(kind, id as libc::id_t, &raw mut info, flags) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: waitid fills these in; with WNOHANG and nothing to report they
+    // stay 0.
+    let (tid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    Ok(Info { tid, code: info.si_code, status })
+}
+
+/// Looks at the next report before taking it: a zombie's usage can be read only
+/// until it is reaped, and nothing announces for certain that one is coming.
+fn look(kind: libc::idtype_t, id: i32, flags: i32, take: bool) -> io::Result<Option<Waited>> {
+    let info = waitid(kind, id, flags | libc::__WALL | libc::WEXITED | libc::WNOWAIT)?;
+    if info.tid == 0 {
+        return Ok(None);
+    }
+    if !info.is_dead() && !take {
+        return Ok(Some(info.stopped()));
+    }
+    let own = if info.is_dead() { own_usage(info.tid) } else { None };
     // What was looked at may have gone on (SIGKILL): never block here.
-    let waited = wait4(tid, libc::WNOHANG, dead)?;
+    let waited = wait4(info.tid, libc::WNOHANG, info.is_dead())?;
     Ok(waited.map(|w| Waited { own, ..w }))
 }
 

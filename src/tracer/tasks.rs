@@ -76,6 +76,7 @@ pub struct Tasks {
     wanted: CallSet,
     next_process: u32,
     next_thread: u32,
+    exiting: usize,
     /// The command was executed, at this time.
     started: Option<Nanos>,
     /// Everything is let go as it stops.
@@ -92,6 +93,7 @@ impl Tasks {
             wanted,
             next_process: 0,
             next_thread: 0,
+            exiting: 0,
             started: None,
             letting_go: false,
         }
@@ -120,6 +122,11 @@ impl Tasks {
     /// Threads that are traced.
     pub fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Threads whose exit stop was seen, but not their end.
+    pub fn exiting(&self) -> usize {
+        self.exiting
     }
 
     /// The pid of a traced thread's process.
@@ -214,7 +221,7 @@ impl Tasks {
         with_children: Option<Usage>,
         out: &mut Outbox,
     ) {
-        let Some(mut slot) = self.slots.remove(&tid) else {
+        let Some(mut slot) = self.remove(tid) else {
             self.early.insert(tid, Early::Gone { at, ending });
             return;
         };
@@ -272,6 +279,14 @@ impl Tasks {
         let task = Task::new(follow);
         self.slots.insert(tid, Slot { thread, process, task, exiting: false });
         thread
+    }
+
+    fn remove(&mut self, tid: i32) -> Option<Slot> {
+        let slot = self.slots.remove(&tid)?;
+        if slot.exiting {
+            self.exiting = self.exiting.saturating_sub(1);
+        }
+        Some(slot)
     }
 
     fn start_thread(&mut self, tid: i32, process: ProcessId, at: Nanos, out: &mut Outbox) {
@@ -344,6 +359,7 @@ impl Tasks {
         };
         if !slot.exiting {
             slot.exiting = true;
+            self.exiting += 1;
             group.live = group.live.saturating_sub(1);
         }
         let last = group.live == 0;
@@ -413,7 +429,7 @@ impl Tasks {
                 .map(|(other, _)| *other)
                 .collect();
             for other in others {
-                if let Some(mut slot) = self.slots.remove(&other) {
+                if let Some(mut slot) = self.remove(other) {
                     self.finish_task(&mut slot, out);
                     let thread = slot.thread;
                     out.events.push(Event::ThreadEnded { process, thread, at });
