@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use coldtrace::observe::{By, Counts, Processes};
 use coldtrace::record::{Observed, Record, Run};
 use coldtrace::render::{self, Column, SortKey, TableOptions};
-use coldtrace::tracer::trace;
+use coldtrace::tracer::{cost_per_call, trace};
 
 use super::end::{End, Failure};
 use super::options::Tracing;
@@ -16,8 +16,8 @@ use super::output::Output;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Times are wall time inside the calls, tracing included; sums over threads \
-exceed real time.\nThe exit status is the command's; 125 when coldtrace itself failed, 126 and \
-127 when the\ncommand could not be run or was not found."
+exceed real time.\n\nThe exit status is the command's; 125 when coldtrace itself failed, 126 and \
+127 when the command could not be run or was not found."
 )]
 pub struct Args {
     #[command(flatten)]
@@ -85,8 +85,9 @@ pub fn main(args: Args) -> Result<End, Failure> {
     let mut counts = Counts::new(by, args.split, statuses);
     let mut processes = if args.by.is_some() { Processes::names() } else { Processes::totals() };
     let traced = trace(&command, &options, &mut [&mut counts, &mut processes])?;
-    let seen =
-        Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call: None };
+    // Only now: the command does not wait for it.
+    let cost_per_call = cost_per_call();
+    let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call };
     let mut record = Record::of_traced(run, &seen);
     record.groups = args.by.map(|by| match by {
         Group::Process => seen.by_process(),

@@ -16,7 +16,7 @@ use super::tee::Tee;
 /// Options of `run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "The exit status is the command's; 125 when coldtrace itself failed, 126 \
-and 127 when\nthe command could not be run or was not found.")]
+and 127 when the command could not be run or was not found.")]
 pub struct Args {
     #[command(flatten)]
     tracing: Tracing,

@@ -10,17 +10,17 @@ use super::output::say;
 /// strace's options that mean something else here, or nothing.
 const STRACE: [(&str, &str); 12] = [
     ("-p", "attaching to a running process is not in this version"),
-    ("-P", "coldtrace counts calls of all paths; use strace -P for single paths"),
-    ("-C", "coldtrace prints no line a call; use -c here, or strace for the lines"),
-    ("-t", "coldtrace prints no line a call; `run` keeps start times in the record"),
-    ("-T", "coldtrace prints no line a call; the table has the times: -U time,min,p50,p99,max"),
-    ("-r", "coldtrace prints no line a call; `run` keeps start times in the record"),
-    ("-y", "coldtrace prints no line a call, so no descriptor to name"),
-    ("-s", "coldtrace prints no strings"),
-    ("-v", "coldtrace prints no structures; use `run` for the full record"),
-    ("-x", "coldtrace prints no strings"),
-    ("-k", "coldtrace takes no stack traces"),
-    ("-q", "coldtrace prints nothing about attaching and exits"),
+    ("-P", "calls of all paths are counted; strace -P knows single paths"),
+    ("-C", "there is no line a call; use -c here, or strace for the lines"),
+    ("-t", "there is no line a call; `run` keeps start times in the record"),
+    ("-T", "there is no line a call; the table has the times: -U time,min,p50,p99,max"),
+    ("-r", "there is no line a call; `run` keeps start times in the record"),
+    ("-y", "there is no line a call, so no descriptor to name"),
+    ("-s", "no strings are printed"),
+    ("-v", "no structures are printed; `run` keeps the full record"),
+    ("-x", "no strings are printed"),
+    ("-k", "no stack traces are taken"),
+    ("-q", "nothing is printed about attaching and exits anyway"),
 ];
 
 /// Prints help, the version, or what is wrong in one line, and says what to
@@ -40,10 +40,8 @@ pub fn report(error: &clap::Error) -> ExitCode {
     let what = text.lines().next().unwrap_or_default();
     let mut what = what.strip_prefix("error: ").unwrap_or(what).to_owned();
     if error.kind() == ErrorKind::MissingRequiredArgument {
-        // clap lists them on lines of their own.
-        let missing: Vec<&str> =
-            text.lines().skip(1).take_while(|l| l.starts_with("  ")).map(str::trim).collect();
-        what = format!("{} {}", what.trim_end_matches(':'), missing.join(" "));
+        // The only argument that is required.
+        what = "no command to run was given".into();
     }
     say(&what);
     if let Some(option) = error.get(ContextKind::InvalidArg) {

@@ -125,6 +125,11 @@ fn wall_line(record: &Record, totals: Option<&Totals>) -> Vec<String> {
         let over = over_threads(totals.wall_ns, wall_ns);
         parts.push(vec![format!("calls held {}{over}", scale.format(totals.wall_ns))]);
     }
+    // Where tracing is a good part of the times, the times must not be taken
+    // for the command's own.
+    if let Some(added) = record.measurement.estimated_added_ns.filter(|&ns| ns > wall_ns / 20) {
+        parts.push(vec![format!("tracing added about {}", scale.format(added))]);
+    }
     clauses(parts)
 }
 

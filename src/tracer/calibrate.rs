@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::kernel;
 use super::stop::{Report, report};
 
-/// Calls made to measure: some milliseconds.
-const CALLS: u32 = 300;
+/// Calls made to measure: a few milliseconds.
+const CALLS: u32 = 100;
 
 /// What two stops add to a cheap call, in ns, measured with a child that makes
 /// `CALLS` of them. `None` where that cannot be done.

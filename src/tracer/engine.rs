@@ -71,6 +71,7 @@ pub fn trace(
     observers: &mut [&mut dyn Observer],
 ) -> Result<Traced, Error> {
     let (filter, state) = choose_filter(options);
+    let strangers = kernel::has_children();
     let launched = launch(command, filter.as_ref())?;
     let guard = Guard::take();
     let mut engine = Engine {
@@ -81,6 +82,7 @@ pub fn trace(
         observers,
         out: Outbox::default(),
         syscall_info: options.syscall_info,
+        strangers,
         patched: HashMap::new(),
         root_end: None,
         held_since: None,
@@ -119,6 +121,9 @@ struct Engine<'a, 'o> {
     observers: &'a mut [&'o mut dyn Observer],
     out: Outbox,
     syscall_info: bool,
+    /// The tracer has children that it does not trace: it was exec'd by a
+    /// program that had some.
+    strangers: bool,
     /// Arguments to put back when a changed call returns.
     patched: HashMap<i32, Patch>,
     root_end: Option<(Ending, Nanos, Option<Usage>)>,
@@ -184,7 +189,7 @@ impl Engine<'_, '_> {
         const LOOK_ANYWAY: u64 = 64;
         self.batches += 1;
         let held = self.tasks.held().next().is_some();
-        let alone = self.tasks.len() <= 1 && !held;
+        let alone = self.tasks.len() <= 1 && !held && !self.strangers;
         let drained = (|| {
             if !alone {
                 while let Some(waited) = or_none(kernel::take_stop())? {
@@ -286,7 +291,12 @@ impl Engine<'_, '_> {
             Report::Plain(stop) => stop,
             Report::Syscall => match self.side(tid) {
                 Ok(Side::Entry(entry)) => Stop::Entry(entry),
-                Ok(Side::Exit { value, ip, sp }) => Stop::Exit { value, ip, sp },
+                Ok(Side::Exit { value, ip, sp }) => {
+                    let spurious = value == -i64::from(libc::EINTR)
+                        && self.tasks.is_repairable(tid)
+                        && kernel::is_undisturbed(tid);
+                    Stop::Exit { value, ip, sp, spurious }
+                }
                 Ok(Side::Foreign) => Stop::Unknown { status },
                 Ok(Side::Gone) => Stop::Dying,
                 Err(e) => self.failed("ask for the call of", tid, &e),
@@ -402,9 +412,7 @@ impl Engine<'_, '_> {
             Action::Syscall(signal) => kernel::resume_to_syscall(tid, signal),
             Action::Continue(signal) => kernel::resume(tid, signal),
             Action::Listen => kernel::listen(tid),
-            Action::Reissue { entry, elapsed, signal } => {
-                self.reissue(tid, &entry, elapsed, signal)
-            }
+            Action::Reissue { entry, elapsed } => self.reissue(tid, &entry, elapsed),
             Action::EndInEintr { entry, signal } => {
                 let result = rewrite(tid, |r| r.finish(&entry, -i64::from(libc::EINTR)));
                 self.patched.remove(&tid);
@@ -436,7 +444,7 @@ impl Engine<'_, '_> {
     }
 
     /// Lets a call go on that only tracing interrupted.
-    fn reissue(&mut self, tid: i32, entry: &Entry, elapsed: u64, signal: i32) -> io::Result<()> {
+    fn reissue(&mut self, tid: i32, entry: &Entry, elapsed: u64) -> io::Result<()> {
         match repair::plan(tid, entry, elapsed) {
             repair::Plan::Again(args) => {
                 let again = Entry { args, ..*entry };
@@ -455,7 +463,7 @@ impl Engine<'_, '_> {
                 self.tell();
             }
         }
-        kernel::resume_to_syscall(tid, signal)
+        kernel::resume_to_syscall(tid, 0)
     }
 
     /// A child made with CLONE_UNTRACED would escape: the flag is taken out

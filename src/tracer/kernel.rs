@@ -241,6 +241,12 @@ pub fn take_zombie() -> io::Result<Option<Waited>> {
     look(libc::P_ALL, 0, libc::WNOHANG, true)
 }
 
+/// Whether this process has any child.
+pub fn has_children() -> bool {
+    let flags = libc::__WALL | libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    waitid(libc::P_ALL, 0, flags).is_ok()
+}
+
 /// What waitid(2) says.
 struct Info {
     tid: i32,
@@ -373,29 +379,59 @@ pub fn parent(pid: i32) -> Option<i32> {
     status.lines().find_map(|l| l.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// What `signal` would do in the process of `tid` (SigIgn and SigCgt of
-/// proc_pid_status(5); signal(7) for the defaults).
+/// Signal sets of a thread (proc_pid_status(5)); signal 1 is bit 0.
+#[derive(Debug, Clone, Copy)]
+struct Signals {
+    ignored: u64,
+    caught: u64,
+    /// Pending for the thread or its process, and not blocked.
+    deliverable: u64,
+}
+
+/// Ignored by default (signal(7)). SIGCONT has done its work when it was sent.
+const IGNORED_BY_DEFAULT: u64 =
+    bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGWINCH) | bit(libc::SIGCONT);
+
+const fn bit(signal: i32) -> u64 {
+    if signal >= 1 && signal <= 64 { 1 << (signal - 1) } else { 0 }
+}
+
+impl Signals {
+    fn read(tid: i32) -> Option<Self> {
+        let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+        let status = String::from_utf8_lossy(&status);
+        let mask = |name: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(name))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        };
+        let pending = mask("SigPnd:")? | mask("ShdPnd:")?;
+        Some(Self {
+            ignored: mask("SigIgn:")?,
+            caught: mask("SigCgt:")?,
+            deliverable: pending & !mask("SigBlk:")?,
+        })
+    }
+
+    /// Signals that do nothing.
+    fn harmless(&self) -> u64 {
+        self.ignored | (IGNORED_BY_DEFAULT & !self.caught)
+    }
+}
+
+/// What `signal` would do in the process of `tid`.
 pub fn disposition(tid: i32, signal: i32) -> Disposition {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
-        return Disposition::Unknown;
-    };
-    let mask = |name: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    let (Some(ignored), Some(caught)) = (mask("SigIgn:"), mask("SigCgt:")) else {
-        return Disposition::Unknown;
-    };
-    let bit = 1u64.checked_shl((signal - 1).max(0) as u32).unwrap_or(0);
-    if caught & bit != 0 {
+    let Some(signals) = Signals::read(tid) else { return Disposition::Unknown };
+    if signals.caught & bit(signal) != 0 {
         Disposition::Handled
-    } else if ignored & bit != 0
-        || matches!(signal, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH)
-        // SIGCONT has done its work when it was sent.
-        || signal == libc::SIGCONT
-    {
+    } else if signals.harmless() & bit(signal) != 0 {
         Disposition::Ignored
     } else {
         Disposition::Default
     }
+}
+
+/// Whether no signal waits for `tid` but such as do nothing. A signal that woke
+/// it may have been taken by another thread since.
+pub fn is_undisturbed(tid: i32) -> bool {
+    Signals::read(tid).is_some_and(|s| s.deliverable & !s.harmless() == 0)
 }

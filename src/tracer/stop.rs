@@ -57,6 +57,9 @@ pub enum Stop {
         ip: u64,
         /// Stack pointer.
         sp: u64,
+        /// It is EINTR only because the task is traced: no signal is there that
+        /// the program would have noticed.
+        spurious: bool,
     },
     /// A seccomp filter said RET_TRACE, at a call's entry.
     Seccomp(Entry),

@@ -19,15 +19,12 @@ pub enum Action {
     Continue(i32),
     /// Let it stay in group-stop, but report what ends it.
     Listen,
-    /// Make it issue this call again, then resume to the next syscall stop,
-    /// delivering the signal.
+    /// Make it issue this call again, then resume to the next syscall stop.
     Reissue {
         /// The call as it entered.
         entry: Entry,
         /// Time spent in it so far, ns: its timeout is shortened by that.
         elapsed: u64,
-        /// The signal, which no handler takes.
-        signal: i32,
     },
     /// Take back a re-issue: let the call end in EINTR after all, then resume
     /// to the next syscall stop, delivering the signal.
@@ -90,11 +87,10 @@ struct Interrupted {
     reissued: bool,
 }
 
-/// A returned call that the next stop may still change.
+/// A call that returned its own number, which the next stop may explain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
     call: InFlight,
-    value: i64,
     at: Nanos,
 }
 
@@ -143,8 +139,12 @@ impl Task {
 
     /// Whether a signal's disposition matters to it now.
     pub fn wants_disposition(&self) -> bool {
-        self.held.is_some_and(|h| h.value == EINTR)
-            || self.interrupted.last().is_some_and(|i| i.fresh)
+        self.interrupted.last().is_some_and(|i| i.fresh)
+    }
+
+    /// Whether it is in a call that an ignored signal ends only under a tracer.
+    pub fn is_repairable(&self) -> bool {
+        self.current.is_some_and(|c| c.entry.sys.is_repairable())
     }
 
     /// Takes a stop; `at` is when it was reported, for an entry when it is
@@ -164,7 +164,10 @@ impl Task {
                 }
                 Action::Syscall(0)
             }
-            Stop::Exit { value, ip, sp } => {
+            Stop::Exit { value, spurious: true, .. } if value == EINTR => {
+                self.reissue(at).unwrap_or_else(|| self.resume(0))
+            }
+            Stop::Exit { value, ip, sp, .. } => {
                 self.leave(value, ip, sp, at, settle);
                 self.resume(0)
             }
@@ -179,9 +182,7 @@ impl Task {
                 self.resume(0)
             }
             Stop::Exiting { status } => {
-                if let Some(held) = self.held.take_if(|h| {
-                    status & 0x7f == libc::SIGSYS && h.value == h.call.entry.sys.number
-                }) {
+                if let Some(held) = self.held.take_if(|_| status & 0x7f == libc::SIGSYS) {
                     // A filter killed it for this call.
                     let outcome = Outcome::Unfinished;
                     self.settle(Settled { call: held.call, left: None, outcome }, settle);
@@ -235,8 +236,8 @@ impl Task {
 
     /// The next stop has come and does not change what was held.
     fn release(&mut self, settle: &mut impl FnMut(Settled)) {
-        if let Some(Held { call, value, at }) = self.held.take() {
-            self.finish(call, value, at, settle);
+        if let Some(Held { call, at }) = self.held.take() {
+            self.finish(call, call.entry.sys.number, at, settle);
         }
     }
 
@@ -319,15 +320,20 @@ impl Task {
                 self.settle(Settled { call: oldest.call, left: None, outcome }, settle);
             }
             self.interrupted.push(Interrupted { call, fresh: true, left: false, reissued: false });
-        } else if (value == EINTR && call.entry.sys.is_repairable())
-            || value == call.entry.sys.number
-        {
-            // EINTR may be the tracer's doing; the call's own number is what
-            // SECCOMP_RET_TRAP leaves in the register. The next stop tells.
-            self.held = Some(Held { call, value, at });
+        } else if value == call.entry.sys.number {
+            // What SECCOMP_RET_TRAP leaves in the register. The next stop tells.
+            self.held = Some(Held { call, at });
         } else {
             self.finish(call, value, at, settle);
         }
+    }
+
+    /// The call ended in EINTR only because it is traced: it goes on.
+    fn reissue(&mut self, at: Nanos) -> Option<Action> {
+        let call = self.current.take()?;
+        let elapsed = at.saturating_sub(call.entered.unwrap_or(at));
+        self.interrupted.push(Interrupted { call, fresh: true, left: false, reissued: true });
+        Some(Action::Reissue { entry: call.entry, elapsed })
     }
 
     /// A handler has returned to `ip` and `sp`: settle the call it interrupted.
@@ -363,31 +369,18 @@ impl Task {
         at: Nanos,
         settle: &mut impl FnMut(Settled),
     ) -> Action {
-        if let Some(held) = self.held {
-            if held.value == EINTR && disposition == Disposition::Ignored {
-                self.held = None;
-                let elapsed = at.saturating_sub(held.call.entered.unwrap_or(at));
-                let call = held.call;
-                self.interrupted.push(Interrupted {
-                    call,
-                    fresh: true,
-                    left: false,
-                    reissued: true,
-                });
-                return Action::Reissue { entry: call.entry, elapsed, signal };
-            }
-            if signal == libc::SIGSYS && held.value == held.call.entry.sys.number {
-                // A filter's trap: what the handler leaves in the register is
-                // what the program gets.
-                self.held = None;
-                self.interrupted.push(Interrupted {
-                    call: held.call,
-                    fresh: false,
-                    left: false,
-                    reissued: false,
-                });
-                return self.resume(signal);
-            }
+        if signal == libc::SIGSYS
+            && let Some(held) = self.held.take()
+        {
+            // A filter's trap: what the handler leaves in the register is what
+            // the program gets.
+            self.interrupted.push(Interrupted {
+                call: held.call,
+                fresh: false,
+                left: false,
+                reissued: false,
+            });
+            return self.resume(signal);
         }
         self.release(settle);
         if let Some(top) = self.interrupted.last_mut().filter(|i| i.fresh) {

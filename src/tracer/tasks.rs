@@ -26,6 +26,9 @@ struct Group {
     pid: i32,
     live: u32,
     follow: Follow,
+    /// A stopping signal was delivered, and has not been followed by the end of
+    /// the group-stop.
+    stopping: bool,
 }
 
 /// A tid that reported before its creator told of it.
@@ -137,6 +140,14 @@ impl Tasks {
     /// Whether a signal's disposition matters to this thread now.
     pub fn wants_disposition(&self, tid: i32) -> bool {
         self.slots.get(&tid).is_some_and(|s| s.task.wants_disposition())
+    }
+
+    /// Whether this thread is in a call that an ignored signal ends only under a
+    /// tracer. A stop of its whole process ends it without one too (signal(7)).
+    pub fn is_repairable(&self, tid: i32) -> bool {
+        self.slots.get(&tid).is_some_and(|slot| {
+            slot.task.is_repairable() && self.groups.get(&slot.process).is_some_and(|g| !g.stopping)
+        })
     }
 
     /// Whether this thread is inside a call: then its next syscall stop is the exit.
@@ -269,7 +280,7 @@ impl Tasks {
         let process = ProcessId(self.next_process);
         self.next_process += 1;
         let thread = self.add_thread(pid, process, follow);
-        self.groups.insert(process, Group { pid, live: 1, follow });
+        self.groups.insert(process, Group { pid, live: 1, follow, stopping: false });
         out.events.push(Event::ProcessStarted { process, thread, pid, parent, vfork, at });
     }
 
@@ -304,6 +315,11 @@ impl Tasks {
             return;
         };
         let (process, thread) = (slot.process, slot.thread);
+        if let Some(stopping) = stops_process(stop)
+            && let Some(group) = self.groups.get_mut(&process)
+        {
+            group.stopping = stopping;
+        }
         let (wanted, events) = (&self.wanted, &mut out.events);
         let mut filtered = false;
         let action = slot.task.step(stop, at, &mut |settled| {
@@ -367,6 +383,11 @@ impl Tasks {
     }
 
     fn came_early(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
+        if matches!(stop, Stop::Signal { .. }) {
+            // A new tracee begins with another stop: this is a child that is
+            // not traced, inherited by the tracer and stopped by its user.
+            return;
+        }
         let group_stop = matches!(stop, Stop::GroupStop { .. });
         self.early.entry(tid).or_insert(Early::Held { at, group_stop });
         out.actions.push((tid, Action::Hold));
@@ -463,6 +484,19 @@ fn turn_to_detach(out: &mut Outbox) {
             Action::Listen | Action::Hold => Action::Detach(0),
             other => other,
         };
+    }
+}
+
+/// Whether a stop begins (true) or ends (false) a stop of the whole process.
+fn stops_process(stop: &Stop) -> Option<bool> {
+    match *stop {
+        Stop::GroupStop { .. } => Some(true),
+        Stop::Signal { signal, .. } => {
+            let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+            stops.contains(&signal).then_some(true)
+        }
+        Stop::Trap => Some(false),
+        _ => None,
     }
 }
 
