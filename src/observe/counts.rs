@@ -60,7 +60,7 @@ pub struct Key {
     pub thread: Option<ThreadId>,
     /// The call.
     pub sys: Sys,
-    /// Its operation's index in [`Counts::operations`], with `--split`.
+    /// Its operation, for [`Counts::operation`], with `--split`.
     pub operation: Option<u32>,
 }
 
