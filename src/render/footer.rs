@@ -127,7 +127,7 @@ fn wall_line(record: &Record, totals: Option<&Totals>) -> Vec<String> {
     }
     // Where tracing is a good part of the times, the times must not be taken
     // for the command's own.
-    if let Some(added) = record.measurement.estimated_added_ns.filter(|&ns| ns > wall_ns / 20) {
+    if let Some(added) = record.measurement.estimated_added_ns.filter(|&ns| ns > wall_ns / 10) {
         parts.push(vec![format!("tracing added about {}", scale.format(added))]);
     }
     clauses(parts)

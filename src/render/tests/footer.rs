@@ -56,9 +56,20 @@ fn the_lines_below_say_what_went_wrong() {
 }
 
 #[test]
+fn times_that_are_mostly_tracing_say_so() {
+    let mut record = record(&["true"], Some(vec![row("read", 1, 300, 1, 1)]));
+    record.outcome.wall_ns = 2_000_000_000;
+    record.measurement.estimated_added_ns = Some(150_000_000);
+    assert!(!footer(&record, 80).contains("tracing added"));
+    record.measurement.estimated_added_ns = Some(450_000_000);
+    assert!(footer(&record, 80).contains("tracing added about 0.45\n"));
+}
+
+#[test]
 fn quiet_runs_have_one_line_below() {
     let mut record = record(&["true"], Some(vec![row("read", 1, 300, 1, 1)]));
     record.outcome.wall_ns = 1_840_000;
+    record.measurement.estimated_added_ns = None;
     record.tree = None;
     if let Some(usage) = &mut record.rusage {
         usage.user_ns = 410_000;
