@@ -79,7 +79,10 @@ impl Tracing {
     /// The command, with what was said about its environment and user.
     pub fn command(&self, argv: Vec<OsString>) -> Result<Command, Failure> {
         let user = self.user.as_deref().map(User::find).transpose().map_err(Failure::own)?;
-        let env = self.env.iter().map(|setting| split_setting(setting)).collect();
+        let env: Vec<_> = self.env.iter().map(|setting| split_setting(setting)).collect();
+        if env.iter().any(|(name, _)| name.is_empty()) {
+            return Err(Failure::own("-E: a variable needs a name: -E VAR=VAL, or -E VAR"));
+        }
         Ok(Command { env, user, ..Command::new(argv) })
     }
 

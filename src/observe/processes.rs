@@ -81,6 +81,8 @@ pub struct Processes {
     own: Usage,
     /// Some process's usage could not be read.
     own_lost: bool,
+    /// What the first thread had used before the command was executed in it.
+    launcher: Option<Schedule>,
 }
 
 impl Processes {
@@ -164,11 +166,10 @@ impl Processes {
                 p.peak_rss = p.peak_rss.max(status.peak_rss());
             }
         }
-        // "on CPU, waiting for it, time slices" (proc_pid_schedstat, sched-stats.rst).
-        if let Ok(text) = fs::read_to_string(format!("/proc/{tid}/schedstat")) {
-            let mut numbers = text.split_ascii_whitespace().map(|n| n.parse().ok());
-            t.cpu = numbers.next().flatten();
-            t.run_queue = numbers.next().flatten();
+        if let Some(schedule) = Schedule::read(tid) {
+            let before = self.launcher.filter(|_| thread == ThreadId(0)).unwrap_or_default();
+            t.cpu = Some(schedule.cpu.saturating_sub(before.cpu));
+            t.run_queue = Some(schedule.run_queue.saturating_sub(before.run_queue));
         }
     }
 }
@@ -206,7 +207,9 @@ impl Observer for Processes {
                 // Before the command's own exec it is the launcher's memory.
                 let launcher = process == ProcessId(0)
                     && self.processes.get(&process).is_some_and(|p| p.execs.is_empty());
-                if !launcher {
+                if launcher {
+                    self.launcher = Schedule::read(tid);
+                } else {
                     self.note_peak(process, tid);
                 }
             }
@@ -243,6 +246,23 @@ impl Observer for Processes {
             }
             Event::Execing { .. } | Event::ThreadExiting { .. } => {}
         }
+    }
+}
+
+/// A thread's time on and waiting for a CPU, ns: the first two numbers of
+/// /proc/TID/schedstat (sched-stats.rst of the kernel's documentation).
+#[derive(Debug, Clone, Copy, Default)]
+struct Schedule {
+    cpu: u64,
+    run_queue: u64,
+}
+
+impl Schedule {
+    fn read(tid: i32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
+        let mut numbers = text.split_ascii_whitespace();
+        let cpu = numbers.next()?.parse().ok()?;
+        Some(Self { cpu, run_queue: numbers.next()?.parse().ok()? })
     }
 }
 

@@ -67,7 +67,7 @@ impl RunDir {
         let partial = runs.join(&id).join("record.json.partial");
         let dir = Self { runs: runs.to_owned(), id, partial };
         // As much as a small record takes.
-        let probe = File::create(&dir.partial)
+        let probe = create(&dir.partial)
             .and_then(|mut f| f.write_all(&[b' '; 16 * 1024]).and_then(|()| f.sync_all()));
         if let Err(e) = probe {
             let error = failed("write", &dir.partial)(e);
@@ -93,13 +93,7 @@ impl RunDir {
     /// When it cannot be made.
     pub fn file(&self, name: &str) -> Result<File, RunDirError> {
         let path = self.path().join(name);
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed("write", &path))
+        create(&path).map_err(failed("write", &path))
     }
 
     /// Bytes of a file in it.
@@ -114,7 +108,7 @@ impl RunDir {
     /// When it cannot be written; then there is no record.json.
     pub fn write(&self, record: &Record) -> Result<(), RunDirError> {
         let path = self.path().join("record.json");
-        let written = File::create(&self.partial).and_then(|file| {
+        let written = create(&self.partial).and_then(|file| {
             let mut out = io::BufWriter::new(file);
             serde_json::to_writer_pretty(&mut out, record)?;
             out.write_all(b"\n")?;
@@ -134,6 +128,11 @@ impl RunDir {
     pub fn discard(self) {
         let _ = fs::remove_dir_all(self.path());
     }
+}
+
+/// What a run holds may be private: only its owner reads it.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
 /// A label as part of a file name.

@@ -85,6 +85,7 @@ pub fn trace(
         strangers,
         patched: HashMap::new(),
         root_end: None,
+        before: Usage::default(),
         held_since: None,
         stops: 0,
         batches: 0,
@@ -127,6 +128,9 @@ struct Engine<'a, 'o> {
     /// Arguments to put back when a changed call returns.
     patched: HashMap<i32, Patch>,
     root_end: Option<(Ending, Nanos, Option<Usage>)>,
+    /// What the launcher's child had used when it called the exec that
+    /// succeeded: the launcher's doing, not the command's.
+    before: Usage,
     /// Since when nothing has come but a child that nobody told of.
     held_since: Option<Nanos>,
     stops: u64,
@@ -258,6 +262,10 @@ impl Engine<'_, '_> {
                     _ => Ending::Detached,
                 };
                 self.patched.remove(&tid);
+                let own = match own {
+                    Some(own) if tid == self.root => Some(own.since(&self.before)),
+                    own => own,
+                };
                 if tid == self.root {
                     self.root_end.get_or_insert((ending, at, usage));
                 }
@@ -268,6 +276,12 @@ impl Engine<'_, '_> {
                 let at = if matches!(stop, Stop::Entry(_) | Stop::Seccomp(_)) { now() } else { at };
                 self.tasks.step(tid, &stop, at, &mut self.out);
             }
+        }
+        if let Stop::Entry(entry) = stop
+            && entry.sys.is_exec()
+            && self.tasks.started().is_none()
+        {
+            self.before = kernel::own_usage(tid).unwrap_or_default();
         }
         match stop {
             Stop::Entry(entry) | Stop::Seccomp(entry) => self.keep_traced(tid, &entry),

@@ -98,6 +98,25 @@ pub struct Usage {
     pub involuntary_switches: u64,
 }
 
+impl Usage {
+    /// What was used since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let less = |field: fn(&Self) -> u64| field(self).saturating_sub(field(before));
+        Self {
+            user_ns: less(|u| u.user_ns),
+            sys_ns: less(|u| u.sys_ns),
+            maxrss_bytes: self.maxrss_bytes,
+            minor_faults: less(|u| u.minor_faults),
+            major_faults: less(|u| u.major_faults),
+            block_in: less(|u| u.block_in),
+            block_out: less(|u| u.block_out),
+            voluntary_switches: less(|u| u.voluntary_switches),
+            involuntary_switches: less(|u| u.involuntary_switches),
+        }
+    }
+}
+
 /// An event. The task it speaks of is still stopped when collectors get it
 /// (but for the endings), so /proc shows it as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -335,10 +335,10 @@ fn from_rusage(r: &libc::rusage) -> Usage {
     }
 }
 
-/// CPU time and faults of a zombie process, without its children's.
+/// CPU time and faults of a process, also of a zombie, without its children's.
 /// The CPU clocks of a process answer until it is reaped (clock_getcpuclockid(3));
 /// user and system time share the precise sum as getrusage(2) shares it.
-fn own_usage(pid: i32) -> Option<Usage> {
+pub fn own_usage(pid: i32) -> Option<Usage> {
     const PROF: i32 = 0;
     const VIRT: i32 = 1;
     const SCHED: i32 = 2;

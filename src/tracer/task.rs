@@ -447,3 +447,7 @@ impl Sys {
             )
     }
 }
+
+#[cfg(test)]
+#[path = "task_tests.rs"]
+mod tests;
