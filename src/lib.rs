@@ -7,11 +7,10 @@
 //!
 //! ```no_run
 //! use coldtrace::observe::{By, Counts, Statuses};
-//! use coldtrace::syscall::CallSet;
 //! use coldtrace::tracer::{Command, Options, trace};
 //!
 //! let command = Command::new(vec!["ls".into(), "-l".into()]);
-//! let options = Options { calls: CallSet::all(), filter: false, syscall_info: true };
+//! let options = Options::default();
 //! let mut counts = Counts::new(By::All, false, Statuses::ALL);
 //! let traced = trace(&command, &options, &mut [&mut counts])?;
 //! for (key, tally) in counts.tallies() {

@@ -1,15 +1,13 @@
 //! `coldtrace count`: the table, nothing else written.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use coldtrace::observe::{By, Counts, Processes};
-use coldtrace::record::{Observed, Record, Run};
+use coldtrace::record::{Observed, Record};
 use coldtrace::render::{self, Column, SortKey, TableOptions};
-use coldtrace::tracer::{cost_per_call, trace};
 
 use super::end::{End, Failure};
-use super::options::Tracing;
+use super::options::{Target, Tracing};
 use super::output::Output;
 
 /// Options of `count`.
@@ -51,9 +49,6 @@ pub struct Args {
     /// Write JSON: a record without a run directory
     #[arg(long)]
     json: bool,
-    /// The command and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -67,26 +62,27 @@ enum Group {
 }
 
 /// Runs `count`.
-pub fn main(args: Args) -> Result<End, Failure> {
+pub fn main(args: &Args) -> Result<End, Failure> {
     let options = args.tracing.options()?;
     let statuses = args.tracing.statuses()?;
     let sort = SortKey::parse(&args.sort).map_err(Failure::own)?;
     let columns = args.columns.as_deref().map(Column::parse_list).transpose();
     let columns = columns.map_err(Failure::own)?;
     let mut output = Output::open(args.output.as_ref())?;
-    let mut command = args.tracing.command(args.command)?;
-    command.stdout = output.command_stdout()?;
+    let mut target = args.tracing.target()?;
+    if let Target::Command(command) = &mut target {
+        command.stdout = output.command_stdout()?;
+    }
     let by = match args.by {
         None => By::All,
         Some(Group::Process | Group::Exe) => By::Process,
         Some(Group::Thread) => By::Thread,
     };
-    let run = Run::now(&command.argv, None);
+    let run = target.run(None);
     let mut counts = Counts::new(by, args.split, statuses);
     let mut processes = if args.by.is_some() { Processes::names() } else { Processes::totals() };
-    let traced = trace(&command, &options, &mut [&mut counts, &mut processes])?;
-    // Only now: the command does not wait for it.
-    let cost_per_call = cost_per_call();
+    let (traced, cost_per_call) =
+        args.tracing.trace(&target, &options, &mut [&mut counts, &mut processes])?;
     let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call };
     let mut record = Record::of_traced(run, &seen);
     record.groups = args.by.map(|by| match by {
@@ -104,5 +100,5 @@ pub fn main(args: Args) -> Result<End, Failure> {
         render::count(&record, &table)
     };
     output.write(&text)?;
-    Ok(traced.ending.into())
+    Ok(target.end(&traced))
 }

@@ -41,8 +41,8 @@ pub fn main() -> ExitCode {
         Err(error) => return usage::report(&error),
     };
     let end = match cli.command {
-        Command::Count(args) => count::main(args),
-        Command::Run(args) => run::main(args),
+        Command::Count(args) => count::main(&args),
+        Command::Run(args) => run::main(&args),
         Command::Show(args) => show::main(&args),
     };
     end.unwrap_or_else(|failure| {

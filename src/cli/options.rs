@@ -2,13 +2,22 @@
 //! strace's words where strace has them, so that an existing line can be edited.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
 
 use coldtrace::observe::Statuses;
+use coldtrace::record::Run;
+use coldtrace::render::{counted, time};
 use coldtrace::syscall::{Abi, CallSet};
-use coldtrace::tracer::{Command, Options, User};
+use coldtrace::tracer::{
+    Command, Error, Observer, Options, Traced, User, attach, cost_per_call, trace,
+};
+use jiff::SignedDuration;
 
-use super::end::Failure;
+use super::end::{End, Failure};
+use super::output::say;
 
 /// What to count, and how to start the command.
 #[derive(Debug, clap::Args)]
@@ -38,9 +47,67 @@ pub struct Tracing {
     /// Run the command as this user (needs root)
     #[arg(short = 'u', long = "user", value_name = "USER")]
     user: Option<String>,
+    /// End the command and all it started after this long (5s, 2m); the exit
+    /// status is then 124
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "pids")]
+    timeout: Option<Duration>,
+    /// When the command ends, let what it started go on untraced
+    #[arg(long, conflicts_with = "pids")]
+    detach_on_exit: bool,
+    /// Trace running processes, with all their threads, instead of a command;
+    /// Ctrl-C ends it. May be given more than once, or as a list
+    #[arg(short = 'p', long = "attach", value_name = "PID", conflicts_with = "command")]
+    pids: Vec<String>,
+    /// With -p: let go after this long
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s",
+        requires = "pids")]
+    duration: Duration,
+    /// With -p: trace in bursts, so that the processes take at most this many
+    /// times as long; `off` traces everything
+    #[arg(long, value_name = "TIMES", value_parser = slowdown, default_value = "2x",
+        requires = "pids")]
+    max_slowdown: Slowdown,
     /// Do as on kernels before 5.3, without PTRACE_GET_SYSCALL_INFO
     #[arg(long, hide = true)]
     no_syscall_info: bool,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required_unless_present = "pids", value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// `--max-slowdown`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Slowdown {
+    Off,
+    Times(f64),
+}
+
+/// What to trace.
+#[derive(Debug)]
+pub enum Target {
+    /// A command.
+    Command(Command),
+    /// Processes that run already.
+    Processes(Vec<i32>),
+}
+
+impl Target {
+    /// What is being run, for the record.
+    pub fn run(&self, label: Option<String>) -> Run {
+        match self {
+            Self::Command(command) => Run::now(&command.argv, label),
+            Self::Processes(pids) => Run::attached(pids, label),
+        }
+    }
+
+    /// How coldtrace is to end after it.
+    pub fn end(&self, traced: &Traced) -> End {
+        match self {
+            _ if traced.timed_out => End::Status(124),
+            Self::Command(_) => traced.ending.into(),
+            Self::Processes(_) => End::Status(0),
+        }
+    }
 }
 
 impl Tracing {
@@ -52,7 +119,66 @@ impl Tracing {
                 .map_err(|e| Failure::own(format_args!("-e trace={set}: {e}")))?,
             None => CallSet::all(),
         };
-        Ok(Options { calls, filter: trace.is_some(), syscall_info: !self.no_syscall_info })
+        let attached = !self.pids.is_empty();
+        Ok(Options {
+            calls,
+            filter: trace.is_some(),
+            syscall_info: !self.no_syscall_info,
+            timeout: self.timeout,
+            detach_on_exit: self.detach_on_exit,
+            duration: attached.then_some(self.duration),
+            max_slowdown: None,
+        })
+    }
+
+    /// Traces the target to the end of the session; the second part of the
+    /// answer is what a traced call costs here, ns.
+    pub fn trace(
+        &self,
+        target: &Target,
+        options: &Options,
+        observers: &mut [&mut dyn Observer],
+    ) -> Result<(Traced, Option<u64>), Failure> {
+        match target {
+            Target::Command(command) => {
+                let traced = trace(command, options, observers)?;
+                // Only now: the command does not wait for it.
+                Ok((traced, cost_per_call()))
+            }
+            Target::Processes(pids) => {
+                let cost = cost_per_call();
+                let mut options = options.clone();
+                if let (Slowdown::Times(times), Some(cost)) = (self.max_slowdown, cost) {
+                    options.max_slowdown = Some((times, cost));
+                }
+                say(&self.announce(pids, cost));
+                let mut refuse = |error: &Error| say(&error.to_string());
+                let traced = attach(pids, &options, observers, &mut refuse)?;
+                Ok((traced, cost))
+            }
+        }
+    }
+
+    /// What attaching is going to do to the processes.
+    fn announce(&self, pids: &[i32], cost: Option<u64>) -> String {
+        let mut line = String::from("tracing ");
+        for (i, &pid) in pids.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            let _ = write!(line, "{comma}{pid}");
+            if let Some((name, threads)) = process_name(pid) {
+                let _ = write!(line, " ({name}, {})", counted(threads, "thread"));
+            }
+        }
+        let _ = write!(line, " for {}", time(self.duration.as_nanos() as u64));
+        if let Some(cost) = cost {
+            let _ = write!(line, ": a call takes {} longer", time(cost));
+        }
+        match self.max_slowdown {
+            Slowdown::Off => line + ", all the time",
+            Slowdown::Times(times) => {
+                format!("{line}; in bursts, to be at most {times} times slower")
+            }
+        }
     }
 
     /// Which outcomes are counted.
@@ -76,14 +202,18 @@ impl Tracing {
         }
     }
 
-    /// The command, with what was said about its environment and user.
-    pub fn command(&self, argv: Vec<OsString>) -> Result<Command, Failure> {
+    /// What to trace: the processes, or the command with what was said about
+    /// its environment and user.
+    pub fn target(&self) -> Result<Target, Failure> {
+        if !self.pids.is_empty() {
+            return Ok(Target::Processes(pids(&self.pids)?));
+        }
         let user = self.user.as_deref().map(User::find).transpose().map_err(Failure::own)?;
         let env: Vec<_> = self.env.iter().map(|setting| split_setting(setting)).collect();
         if env.iter().any(|(name, _)| name.is_empty()) {
             return Err(Failure::own("-E: a variable needs a name: -E VAR=VAL, or -E VAR"));
         }
-        Ok(Command { env, user, ..Command::new(argv) })
+        Ok(Target::Command(Command { env, user, ..Command::new(self.command.clone()) }))
     }
 
     /// The value of the last `-e QUALIFIER=`: as with strace it is the one that holds.
@@ -94,6 +224,51 @@ impl Tracing {
             Some((q, value)) => (q == qualifier).then_some(value),
         })
     }
+}
+
+/// Lists as pidof(1) gives them are taken too.
+fn pids(lists: &[String]) -> Result<Vec<i32>, Failure> {
+    let words = lists.iter().flat_map(|list| list.split([',', ' ', '\n', '\t']));
+    let pids: Result<Vec<i32>, Failure> = words
+        .filter(|word| !word.is_empty())
+        .map(|word| match word.parse() {
+            Ok(pid) if pid > 0 => Ok(pid),
+            _ => Err(Failure::own(format_args!("-p {word}: a process id is a number above 0"))),
+        })
+        .collect();
+    match pids {
+        Ok(pids) if pids.is_empty() => Err(Failure::own("-p: no process id was given")),
+        other => other,
+    }
+}
+
+/// `5s`, `2m`, `1.5h`, `500ms`; a number alone is seconds, as for timeout(1).
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => text.parse::<SignedDuration>().ok().and_then(|d| Duration::try_from(d).ok()),
+    };
+    match parsed {
+        Some(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err("a time is written 5s, 2m, 1h or 500ms".into()),
+    }
+}
+
+fn slowdown(text: &str) -> Result<Slowdown, String> {
+    if text == "off" {
+        return Ok(Slowdown::Off);
+    }
+    match text.trim_end_matches(['x', 'X']).parse() {
+        Ok(times) if times > 1.0 && times < 1e6 => Ok(Slowdown::Times(times)),
+        _ => Err("a number above 1 such as 2x, or off".into()),
+    }
+}
+
+/// Name and number of threads of a process.
+fn process_name(pid: i32) -> Option<(String, u64)> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
+    Some((name.trim_end().to_owned(), threads as u64))
 }
 
 fn split_setting(setting: &OsStr) -> (OsString, Option<OsString>) {
@@ -149,6 +324,28 @@ mod tests {
         assert_eq!(split_setting(OsStr::new("A=b=c")), ("A".into(), Some("b=c".into())));
         assert_eq!(split_setting(OsStr::new("A=")), ("A".into(), Some("".into())));
         assert_eq!(split_setting(OsStr::new("A")), ("A".into(), None));
+    }
+
+    #[test]
+    fn times_are_written_as_people_write_them() {
+        assert_eq!(duration("5s"), Ok(Duration::from_secs(5)));
+        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
+        for bad in ["", "0", "-1s", "5 parsecs", "nan", "inf"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(slowdown("2x"), Ok(Slowdown::Times(2.0)));
+        assert_eq!(slowdown("off"), Ok(Slowdown::Off));
+        assert!(slowdown("1").is_err() && slowdown("NaN").is_err());
+    }
+
+    #[test]
+    fn pids_come_one_by_one_or_as_lists() {
+        let lists = ["1".to_owned(), "22,333 4444\n".to_owned()];
+        assert_eq!(pids(&lists).unwrap(), [1, 22, 333, 4444]);
+        assert!(pids(&["x".into()]).is_err() && pids(&[" ".into()]).is_err());
+        assert!(pids(&["-3".into()]).is_err());
     }
 
     #[test]

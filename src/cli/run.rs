@@ -1,15 +1,14 @@
 //! `coldtrace run`: trace once, keep the record and the command's output.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
-use coldtrace::observe::{By, Counts, Processes};
+use coldtrace::observe::{By, Counts, Processes, Statuses};
 use coldtrace::record::{Observed, Record, Run, RunDir};
 use coldtrace::render;
-use coldtrace::tracer::{Command, Ending, cost_per_call, run_untraced, trace};
+use coldtrace::tracer::{Options, run_untraced};
 
 use super::end::{End, Failure, OWN_FAILURE};
-use super::options::Tracing;
+use super::options::{Target, Tracing};
 use super::output::{Output, say};
 use super::tee::Tee;
 
@@ -38,9 +37,6 @@ pub struct Args {
     /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
     #[arg(long)]
     split: bool,
-    /// The command and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -54,9 +50,12 @@ enum Keep {
 }
 
 /// Runs `run`.
-pub fn main(args: Args) -> Result<End, Failure> {
-    let mut command = args.tracing.command(args.command)?;
-    let mut run = Run::now(&command.argv, args.label);
+pub fn main(args: &Args) -> Result<End, Failure> {
+    let mut target = args.tracing.target()?;
+    if args.no_trace && matches!(target, Target::Processes(_)) {
+        return Err(Failure::own("--no-trace and -p: there is nothing to do"));
+    }
+    let mut run = target.run(args.label.clone());
     for tag in &args.tags {
         let Some((key, value)) = tag.split_once('=') else {
             return Err(Failure::own(format_args!("--tag {tag}: it must be KEY=VALUE")));
@@ -64,6 +63,7 @@ pub fn main(args: Args) -> Result<End, Failure> {
         run.tags.insert(key.into(), value.into());
     }
     let how = How {
+        tracing: &args.tracing,
         options: args.tracing.options()?,
         statuses: args.tracing.statuses()?,
         split: args.split,
@@ -72,9 +72,9 @@ pub fn main(args: Args) -> Result<End, Failure> {
     let start = run.start.parse().map_err(Failure::own)?;
     let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
     run.id = Some(dir.id().into());
-    let ran = prepare(args.output, &mut command, &dir)
-        .and_then(|tee| how.run(command, run).map(|(record, ending)| (record, ending, tee)));
-    let (mut record, ending, tee) = match ran {
+    let ran = prepare(args.output, &mut target, &dir)
+        .and_then(|tee| how.run(target, run).map(|(record, end)| (record, end, tee)));
+    let (mut record, end, tee) = match ran {
         Ok(ran) => ran,
         Err(failure) => {
             dir.discard(); // Nothing was run: nothing to keep.
@@ -96,14 +96,15 @@ pub fn main(args: Args) -> Result<End, Failure> {
     for failure in &failures {
         say(failure);
     }
-    Ok(if failures.is_empty() { ending.into() } else { End::Status(OWN_FAILURE) })
+    Ok(if failures.is_empty() { end } else { End::Status(OWN_FAILURE) })
 }
 
 /// Directs the command's output to where it is kept.
-fn prepare(keep: Keep, command: &mut Command, dir: &RunDir) -> Result<Option<Tee>, Failure> {
-    if keep == Keep::Pass {
-        return Ok(None);
-    }
+fn prepare(keep: Keep, target: &mut Target, dir: &RunDir) -> Result<Option<Tee>, Failure> {
+    let command = match target {
+        Target::Command(command) if keep != Keep::Pass => command,
+        _ => return Ok(None),
+    };
     let stdout = dir.file("stdout.log").map_err(Failure::own)?;
     let stderr = dir.file("stderr.log").map_err(Failure::own)?;
     if keep == Keep::Log {
@@ -117,31 +118,32 @@ fn prepare(keep: Keep, command: &mut Command, dir: &RunDir) -> Result<Option<Tee
     Ok(Some(tee))
 }
 
-struct How {
-    options: coldtrace::tracer::Options,
-    statuses: coldtrace::observe::Statuses,
+struct How<'a> {
+    tracing: &'a Tracing,
+    options: Options,
+    statuses: Statuses,
     split: bool,
     trace: bool,
 }
 
-impl How {
+impl How<'_> {
     /// Runs the command; it is dropped before the answer, and with it our ends
     /// of its pipes.
-    fn run(&self, command: Command, run: Run) -> Result<(Record, Ending), Failure> {
-        if !self.trace {
-            let ran = run_untraced(&command)?;
-            drop(command);
-            return Ok((Record::of_untraced(run, &ran), ran.ending));
+    fn run(&self, target: Target, run: Run) -> Result<(Record, End), Failure> {
+        if let (Target::Command(command), false) = (&target, self.trace) {
+            let ran = run_untraced(command)?;
+            return Ok((Record::of_untraced(run, &ran), ran.ending.into()));
         }
-        let cost_per_call = cost_per_call();
         let mut counts = Counts::new(By::Process, self.split, self.statuses);
         let mut processes = Processes::full();
-        let traced = trace(&command, &self.options, &mut [&mut counts, &mut processes])?;
-        drop(command);
+        let (traced, cost_per_call) =
+            self.tracing.trace(&target, &self.options, &mut [&mut counts, &mut processes])?;
+        let end = target.end(&traced);
+        drop(target);
         let seen =
             Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call };
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
-        Ok((record, traced.ending))
+        Ok((record, end))
     }
 }

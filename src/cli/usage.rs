@@ -8,8 +8,7 @@ use super::end::OWN_FAILURE;
 use super::output::say;
 
 /// strace's options that mean something else here, or nothing.
-const STRACE: [(&str, &str); 12] = [
-    ("-p", "attaching to a running process is not in this version"),
+const STRACE: [(&str, &str); 11] = [
     ("-P", "calls of all paths are counted; strace -P knows single paths"),
     ("-C", "there is no line a call; use -c here, or strace for the lines"),
     ("-t", "there is no line a call; `run` keeps start times in the record"),

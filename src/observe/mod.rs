@@ -7,4 +7,4 @@ mod processes;
 
 pub use counts::{By, Counts, Key, Statuses, Tally};
 pub use histogram::Histogram;
-pub use processes::{ProcessEntry, Processes, ThreadEntry};
+pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};

@@ -222,6 +222,11 @@ impl Observer for Processes {
                     t.tid = pid;
                 }
             }
+            Event::Attached { process, pid, at } => {
+                if let Some(p) = self.processes.get_mut(&process) {
+                    p.execs.push((at, executable(pid), arguments(pid)));
+                }
+            }
             Event::Call(ref call) => {
                 if let Some(t) = self.threads.get_mut(&call.thread) {
                     t.calls += 1;
@@ -271,7 +276,8 @@ fn executable(pid: i32) -> Option<String> {
     Some(path.to_string_lossy().into_owned())
 }
 
-fn arguments(pid: i32) -> Vec<String> {
+/// The arguments of a process, from /proc/PID/cmdline (invalid UTF-8 replaced).
+pub fn arguments(pid: i32) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
     if bytes.is_empty() {

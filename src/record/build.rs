@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use indexmap::IndexMap;
 
-use crate::observe::{Counts, Key, ProcessEntry, Processes, Tally, ThreadEntry};
+use crate::observe::{Counts, Key, ProcessEntry, Processes, Tally, ThreadEntry, arguments};
 use crate::syscall::errno::{errno_label, signal_name};
 use crate::tracer::{Ending, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
 
@@ -41,6 +41,8 @@ impl Record {
             stops: traced.stops,
             cost_per_call_ns: seen.cost_per_call,
             estimated_added_ns: seen.cost_per_call.map(|c| c.saturating_mul(traced.stops / 2)),
+            watched_ns: Some(traced.watched)
+                .filter(|&w| w < traced.ended.saturating_sub(traced.started) * 99 / 100),
             repaired: seen.counts.tallies().map(|(_, t)| t.repaired).sum(),
             events_lost: 0,
             filter: filter.into(),
@@ -92,9 +94,17 @@ impl Run {
             label: label.unwrap_or_else(|| name.to_owned()),
             cwd: std::env::current_dir().ok().map(|dir| dir.to_string_lossy().into_owned()),
             start: format!("{:.3}", jiff::Timestamp::now()),
+            attached: Vec::new(),
             tags: IndexMap::new(),
             argv,
         }
+    }
+
+    /// A look at running processes; the command is that of the first.
+    pub fn attached(pids: &[i32], label: Option<String>) -> Self {
+        let argv = pids.first().map(|&pid| arguments(pid)).unwrap_or_default();
+        let argv: Vec<_> = argv.into_iter().map(Into::into).collect();
+        Self { attached: pids.to_vec(), ..Self::now(&argv, label) }
     }
 }
 

@@ -60,6 +60,9 @@ pub struct Run {
     pub cwd: Option<String>,
     /// Start in UTC, RFC 3339.
     pub start: String,
+    /// Processes that were attached to, instead of a command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attached: Vec<i32>,
     /// `--tag k=v`.
     #[serde(default)]
     pub tags: IndexMap<String, String>,
@@ -151,6 +154,9 @@ pub struct Measurement {
     pub cost_per_call_ns: Option<u64>,
     /// `cost_per_call_ns` times the calls that stopped.
     pub estimated_added_ns: Option<u64>,
+    /// Time in which calls were watched, when it was not all of it (`--max-slowdown`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watched_ns: Option<u64>,
     /// Calls re-issued because only tracing made them end in EINTR.
     pub repaired: u64,
     /// Events known to be missing; 0 unless something went wrong.

@@ -130,6 +130,10 @@ fn wall_line(record: &Record, totals: Option<&Totals>) -> Vec<String> {
     if let Some(added) = record.measurement.estimated_added_ns.filter(|&ns| ns > wall_ns / 10) {
         parts.push(vec![format!("tracing added about {}", scale.format(added))]);
     }
+    if let Some(watched) = record.measurement.watched_ns {
+        let share = 100.0 * (watched as f64 / wall_ns.max(1) as f64);
+        parts.push(vec![format!("calls watched for {share:.0} % of it")]);
+    }
     clauses(parts)
 }
 

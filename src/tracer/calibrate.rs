@@ -46,26 +46,31 @@ fn measure(pid: i32, gate: &std::os::fd::OwnedFd) -> Option<u64> {
     kernel::interrupt(pid).ok()?;
     // SAFETY: one byte of a static string.
     unsafe { libc::write(gate.as_raw_fd(), c"g".as_ptr().cast(), 1) };
-    let mut first = None;
+    // Of each call, the time to the next; their median, since other load on the
+    // machine must not pass for the cost of tracing.
+    let mut entries: Vec<Instant> = Vec::with_capacity(CALLS as usize);
     let mut stops = 0u32;
-    loop {
+    while entries.len() < CALLS as usize {
         let waited = kernel::wait(false).ok()??;
         match report(waited.status) {
             Report::Syscall => {
-                let begun = *first.get_or_insert_with(Instant::now);
-                if stops >= 2 * (CALLS - 1) {
-                    let spent = begun.elapsed().as_nanos() as u64;
-                    return Some((spent / u64::from(stops / 2)).saturating_sub(untraced_cost()));
+                if stops.is_multiple_of(2) {
+                    entries.push(Instant::now());
                 }
                 stops += 1;
                 let _ = kernel::syscall_info(pid);
-                let _ = kernel::now();
             }
             Report::Plain(super::stop::Stop::Trap) => {}
             _ => return None,
         }
         kernel::resume_to_syscall(pid, 0).ok()?;
     }
+    let mut times: Vec<u64> = entries
+        .windows(2)
+        .filter_map(|w| Some((*w.get(1)? - *w.first()?).as_nanos() as u64))
+        .collect();
+    times.sort_unstable();
+    Some(times.get(times.len() / 2)?.saturating_sub(untraced_cost()))
 }
 
 fn untraced_cost() -> u64 {

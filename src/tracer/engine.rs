@@ -4,121 +4,29 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 
-use crate::syscall::{Abi, CallSet};
+use crate::syscall::Abi;
 
 use super::arch::Registers;
-use super::error::{Error, os, reason, refused};
+use super::error::{Error, os, reason};
 use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, Side, Waited, now};
-use super::launch::{Command, Launched, launch};
+use super::limits::{Due, Limits};
 use super::memory;
 use super::repair;
-use super::seccomp::{Filter, TRACE_DATA};
+use super::seccomp::TRACE_DATA;
+use super::session::{FilterState, Options};
 use super::signals::{Guard, Request};
 use super::stop::{Disposition, Entry, Report, Stop, report};
 use super::task::{Action, Follow};
 use super::tasks::{Lineage, Outbox, Tasks};
 
-/// How to trace.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The calls that collectors are told of.
-    pub calls: CallSet,
-    /// Let all other calls run at full speed, where that is possible.
-    pub filter: bool,
-    /// Use PTRACE_GET_SYSCALL_INFO where the kernel has it (5.3).
-    pub syscall_info: bool,
-}
-
-/// What became of the wish for a filter.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum FilterState {
-    /// Not wished for.
-    #[default]
-    Off,
-    /// Calls that were not asked for ran at full speed.
-    Installed,
-    /// They stopped, for this reason.
-    Refused(String),
-}
-
-/// A command that was traced to the end.
-#[derive(Debug, Clone)]
-pub struct Traced {
-    /// How the root process ended.
-    pub ending: Ending,
-    /// When its execve entered.
-    pub started: Nanos,
-    /// When its end was reported.
-    pub ended: Nanos,
-    /// wait4's usage of the root and of the children it waited for.
-    pub usage: Option<Usage>,
-    /// Stops served.
-    pub stops: u64,
-    /// What became of the filter.
-    pub filter: FilterState,
-    /// Events that the tracer did not understand, and other surprises.
-    pub notes: Vec<String>,
-}
-
-/// Runs `command` under ptrace until it and all its descendants have ended.
-///
-/// # Errors
-/// When the command cannot be run or traced; see [`Error::exit_status`].
-pub fn trace(
-    command: &Command,
-    options: &Options,
-    observers: &mut [&mut dyn Observer],
-) -> Result<Traced, Error> {
-    let (filter, state) = choose_filter(options);
-    let strangers = kernel::has_children();
-    let launched = launch(command, filter.as_ref())?;
-    let guard = Guard::take();
-    let mut engine = Engine {
-        tasks: Tasks::new(options.calls.clone()),
-        root: launched.pid,
-        launched,
-        guard,
-        observers,
-        out: Outbox::default(),
-        syscall_info: options.syscall_info,
-        strangers,
-        patched: HashMap::new(),
-        root_end: None,
-        before: Usage::default(),
-        held_since: None,
-        stops: 0,
-        batches: 0,
-        filter: state,
-        notes: Vec::new(),
-    };
-    engine.seize(filter.is_some())?;
-    engine.run()?;
-    engine.finish(command)
-}
-
-fn choose_filter(options: &Options) -> (Option<Filter>, FilterState) {
-    if !options.filter || options.calls.is_all() {
-        return (None, FilterState::Off);
-    }
-    // SAFETY: PR_GET_SECCOMP takes no further arguments.
-    let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
-    if mode != 0 {
-        let why = "coldtrace itself runs under a seccomp filter, which may refuse calls \
-                   before a filter of its own could report them";
-        return (None, FilterState::Refused(why.into()));
-    }
-    match Filter::stopping(&options.calls) {
-        Some(filter) => (Some(filter), FilterState::Installed),
-        None => (None, FilterState::Refused("the set of calls is too scattered".into())),
-    }
-}
-
-struct Engine<'a, 'o> {
+pub struct Engine<'a, 'o> {
     tasks: Tasks,
-    root: i32,
-    launched: Launched,
+    /// The command's process; none when attached.
+    root: Option<i32>,
     guard: Guard,
+    limits: Limits,
+    detach_on_exit: bool,
     observers: &'a mut [&'o mut dyn Observer],
     out: Outbox,
     syscall_info: bool,
@@ -128,9 +36,13 @@ struct Engine<'a, 'o> {
     /// Arguments to put back when a changed call returns.
     patched: HashMap<i32, Patch>,
     root_end: Option<(Ending, Nanos, Option<Usage>)>,
-    /// What the launcher's child had used when it called the exec that
-    /// succeeded: the launcher's doing, not the command's.
-    before: Usage,
+    /// What a process had used before it counts: the launcher's child until the
+    /// exec that succeeded, an attached process until then.
+    before: HashMap<i32, Usage>,
+    /// Since when threads slept that were interrupted to be watched.
+    asleep: HashMap<i32, Nanos>,
+    /// When to leave without those that do not stop to be let go.
+    deadline: Option<Nanos>,
     /// Since when nothing has come but a child that nobody told of.
     held_since: Option<Nanos>,
     stops: u64,
@@ -150,30 +62,107 @@ struct Patch {
 /// Most notes kept: a misbehaving kernel must not fill the record.
 const MOST_NOTES: usize = 32;
 
-impl Engine<'_, '_> {
-    fn seize(&mut self, filter: bool) -> Result<(), Error> {
-        let mut options = libc::PTRACE_O_TRACESYSGOOD
-            | libc::PTRACE_O_TRACEFORK
-            | libc::PTRACE_O_TRACEVFORK
-            | libc::PTRACE_O_TRACECLONE
-            | libc::PTRACE_O_TRACEEXEC
-            | libc::PTRACE_O_TRACEEXIT
-            | libc::PTRACE_O_EXITKILL;
-        if filter {
-            options |= libc::PTRACE_O_TRACESECCOMP;
+/// What a session comes to.
+#[derive(Debug)]
+pub struct End {
+    /// The command's end: how, when, and wait4's usage.
+    pub root: Option<(Ending, Nanos, Option<Usage>)>,
+    /// When counting began.
+    pub started: Option<Nanos>,
+    /// Time in which calls were watched, ns.
+    pub watched: Nanos,
+    /// Whether time was over.
+    pub timed_out: bool,
+    /// Stops served.
+    pub stops: u64,
+    /// What became of the filter.
+    pub filter: FilterState,
+    /// Surprises.
+    pub notes: Vec<String>,
+}
+
+impl<'a, 'o> Engine<'a, 'o> {
+    /// An engine that follows nothing yet. From now on it takes the tracer's
+    /// signals: the command must have been forked before.
+    pub fn new(
+        options: &Options,
+        root: Option<i32>,
+        strangers: bool,
+        filter: FilterState,
+        observers: &'a mut [&'o mut dyn Observer],
+    ) -> Self {
+        let mut limits = Limits::default();
+        let start = now();
+        if let Some(timeout) = options.timeout {
+            limits.end_after(start, timeout);
         }
-        kernel::seize(self.root, options).map_err(|e| refused(self.root, &e))?;
-        kernel::interrupt(self.root).map_err(|e| os("cannot stop the command", e))?;
-        let follow = if filter { Follow::Filter } else { Follow::Every };
-        self.tasks.launch(self.root, follow, now(), &mut self.out);
-        self.tell();
-        self.launched.open()
+        if let Some(duration) = options.duration {
+            limits.let_go_after(start, duration);
+        }
+        if let Some((slowdown, cost)) = options.max_slowdown {
+            limits.slow_at_most(start, slowdown, cost);
+        }
+        Self {
+            tasks: Tasks::new(options.calls.clone()),
+            root,
+            guard: Guard::take(limits.is_set()),
+            limits,
+            detach_on_exit: options.detach_on_exit,
+            observers,
+            out: Outbox::default(),
+            syscall_info: options.syscall_info,
+            strangers,
+            patched: HashMap::new(),
+            root_end: None,
+            before: HashMap::new(),
+            held_since: None,
+            asleep: HashMap::new(),
+            deadline: None,
+            stops: 0,
+            batches: 0,
+            filter,
+            notes: Vec::new(),
+        }
     }
 
-    fn run(&mut self) -> Result<(), Error> {
+    /// Follows the launcher's child, which was seized and asked to stop.
+    pub fn launch(&mut self, pid: i32, follow: Follow) {
+        self.tasks.launch(pid, follow, now(), &mut self.out);
+        self.tell();
+    }
+
+    /// Follows a process whose threads were seized.
+    pub fn attach(&mut self, pid: i32, tids: &[i32]) {
+        self.before.insert(pid, kernel::own_usage(pid).unwrap_or_default());
+        self.tasks.attach(pid, tids, now(), &mut self.out);
+        self.carry_out();
+    }
+
+    /// The session is over.
+    pub fn end(self) -> End {
+        let started = self.tasks.started();
+        End {
+            root: self.root_end,
+            started,
+            watched: self.limits.watched(started.unwrap_or_else(now), now()),
+            timed_out: self.limits.timed_out(),
+            stops: self.stops,
+            filter: self.filter,
+            notes: self.notes,
+        }
+    }
+
+    pub fn run(&mut self) -> Result<(), Error> {
         let mut queue: VecDeque<Waited> = VecDeque::new();
         while !self.tasks.is_empty() {
-            self.answer_signals();
+            self.look_around();
+            if self.deadline.is_some_and(|at| now() >= at) {
+                self.note(format!(
+                    "{} threads did not stop to be let go; they were when coldtrace ended",
+                    self.tasks.len()
+                ));
+                return Ok(());
+            }
             if !self.drain(&mut queue)? {
                 return Ok(());
             }
@@ -237,15 +226,19 @@ impl Engine<'_, '_> {
         self.held_since = None;
         let held: Vec<i32> = self.tasks.held().collect();
         for tid in held {
-            let owner = self.tasks.pids().find(|&pid| kernel::is_thread_of(pid, tid));
-            let lineage = match owner {
-                Some(pid) => Lineage::ThreadOf(pid),
-                None => Lineage::ChildOf(kernel::parent(tid)),
-            };
-            self.out.clear();
-            self.tasks.adopt(tid, lineage, &mut self.out);
-            self.carry_out();
+            self.adopt(tid);
         }
+    }
+
+    fn adopt(&mut self, tid: i32) {
+        let owner = self.tasks.pids().find(|&pid| kernel::is_thread_of(pid, tid));
+        let lineage = match owner {
+            Some(pid) => Lineage::ThreadOf(pid),
+            None => Lineage::ChildOf(kernel::parent(tid)),
+        };
+        self.out.clear();
+        self.tasks.adopt(tid, lineage, &mut self.out);
+        self.carry_out();
     }
 
     /// Serves one report.
@@ -262,12 +255,12 @@ impl Engine<'_, '_> {
                     _ => Ending::Detached,
                 };
                 self.patched.remove(&tid);
-                let own = match own {
-                    Some(own) if tid == self.root => Some(own.since(&self.before)),
-                    own => own,
-                };
-                if tid == self.root {
-                    self.root_end.get_or_insert((ending, at, usage));
+                let own = own.map(|own| match self.before.remove(&tid) {
+                    Some(before) => own.since(&before),
+                    None => own,
+                });
+                if Some(tid) == self.root && self.root_end.is_none() {
+                    self.root_end = Some((ending, at, usage));
                 }
                 self.tasks.ended(tid, ending, at, own, usage, &mut self.out);
             }
@@ -281,27 +274,41 @@ impl Engine<'_, '_> {
             && entry.sys.is_exec()
             && self.tasks.started().is_none()
         {
-            self.before = kernel::own_usage(tid).unwrap_or_default();
+            self.before.insert(tid, kernel::own_usage(tid).unwrap_or_default());
         }
         match stop {
             Stop::Entry(entry) | Stop::Seccomp(entry) => self.keep_traced(tid, &entry),
-            Stop::Exit { .. } if !self.patched.is_empty() => self.unpatch(tid),
+            // An interrupted call keeps its patch until it has returned.
+            Stop::Exit { .. } if !self.patched.is_empty() && !self.tasks.wants_disposition(tid) => {
+                self.unpatch(tid);
+            }
             Stop::Unknown { status } => {
                 self.note(format!("unknown wait status {status:#x} of {tid}"));
             }
             _ => {}
         }
         self.carry_out();
-        if let Stop::GroupStop { signal } = stop
-            && tid == self.root
-        {
-            stop_with_the_command(self.root, signal);
+        match stop {
+            Stop::GroupStop { signal } if Some(tid) == self.root => {
+                stop_with_the_command(tid, signal);
+            }
+            Stop::Exited { .. } | Stop::Killed { .. }
+                if Some(tid) == self.root && self.detach_on_exit =>
+            {
+                self.let_go();
+            }
+            _ => {}
         }
     }
 
     /// Asks the kernel what a status does not say.
     fn classify(&mut self, tid: i32, status: i32) -> Stop {
         match report(status) {
+            Report::Plain(stop @ (Stop::Trap | Stop::GroupStop { .. }))
+                if self.tasks.is_arriving(tid) =>
+            {
+                self.arrival(tid, stop)
+            }
             Report::Plain(stop) => stop,
             Report::Syscall => match self.side(tid) {
                 Ok(Side::Entry(entry)) => Stop::Entry(entry),
@@ -337,7 +344,7 @@ impl Engine<'_, '_> {
                 Err(_) => Stop::Exiting { status: 0 },
             },
             Report::Signal(signal) => {
-                if tid == self.root
+                if Some(tid) == self.root
                     && let Ok((code, sender)) = kernel::signal_sender(tid)
                 {
                     self.guard.command_reports(signal, code, sender);
@@ -350,6 +357,20 @@ impl Engine<'_, '_> {
                 Stop::Signal { signal, disposition }
             }
         }
+    }
+
+    /// The first stop of a thread that ran before it was watched: is it inside
+    /// a call?
+    fn arrival(&mut self, tid: i32, stop: Stop) -> Stop {
+        let stopped = matches!(stop, Stop::GroupStop { .. });
+        let inside = match kernel::call_in_flight(tid) {
+            Ok(inside) => inside,
+            Err(e) => return self.failed("look into", tid, &e),
+        };
+        let spurious = !stopped
+            && matches!(inside, Some((_, value)) if value == -i64::from(libc::EINTR))
+            && kernel::is_undisturbed(tid);
+        Stop::Arrived { inside, spurious, stopped, since: self.asleep.remove(&tid) }
     }
 
     fn side(&mut self, tid: i32) -> io::Result<Side> {
@@ -408,6 +429,11 @@ impl Engine<'_, '_> {
             }
         }
         for tid in std::mem::take(&mut self.out.interrupt) {
+            if self.tasks.is_arriving(tid)
+                && let Some(since) = kernel::asleep_since(tid)
+            {
+                self.asleep.insert(tid, since);
+            }
             let _ = kernel::interrupt(tid); // Dying: its end is reported.
         }
     }
@@ -432,10 +458,10 @@ impl Engine<'_, '_> {
                 self.patched.remove(&tid);
                 result.and_then(|()| kernel::resume_to_syscall(tid, signal))
             }
-            Action::Detach(signal) => {
-                let done = kernel::detach(tid, signal);
-                self.forget(tid);
-                done
+            Action::Detach(signal) => self.detach(tid, signal),
+            Action::ReissueAndDetach { entry } => {
+                let done = rewrite(tid, |r| r.reissue(&entry));
+                done.and_then(|()| self.detach(tid, 0))
             }
             Action::Hold | Action::Wait => Ok(()),
         };
@@ -451,9 +477,19 @@ impl Engine<'_, '_> {
         }
     }
 
+    /// Lets a stopped thread go on without the tracer, with its own arguments.
+    fn detach(&mut self, tid: i32, signal: i32) -> io::Result<()> {
+        self.unpatch(tid);
+        let done = kernel::detach(tid, signal);
+        self.forget(tid);
+        done
+    }
+
     /// A thread goes on without the tracer.
     fn forget(&mut self, tid: i32) {
-        self.tasks.detached(tid, now(), &mut self.out);
+        let own = kernel::own_usage(tid);
+        let own = own.zip(self.before.remove(&tid)).map(|(own, before)| own.since(&before));
+        self.tasks.ended(tid, Ending::Detached, now(), own, None, &mut self.out);
         self.tell();
     }
 
@@ -513,74 +549,82 @@ impl Engine<'_, '_> {
         });
     }
 
-    /// A changed call returns: what was changed is put back.
+    /// A changed call returns, or its thread is let go: what was changed is put back.
     fn unpatch(&mut self, tid: i32) {
-        // An interrupted call keeps its patch until it has returned.
-        if self.tasks.wants_disposition(tid) {
-            return;
-        }
-        let Some(patch) = self.patched.remove(&tid) else {
-            return;
-        };
+        let Some(patch) = self.patched.remove(&tid) else { return };
         if let Some((address, old)) = patch.word {
             let _ = memory::write(tid, address, &old.to_ne_bytes());
         }
         let _ = rewrite(tid, |r| r.set_arguments(&patch.args));
     }
 
-    fn answer_signals(&mut self) {
-        if !self.guard.is_busy() {
-            return;
-        }
-        for request in self.guard.requests(self.root_end.is_none()) {
-            match request {
-                Request::Forward(signal) => {
-                    // SAFETY: the root has not been reaped, so the pid is its own.
-                    unsafe { libc::kill(self.root, signal) };
+    /// What the tracer was sent, and what the clock says.
+    fn look_around(&mut self) {
+        if self.guard.is_busy() {
+            let alive = self.root.is_some() && self.root_end.is_none();
+            for request in self.guard.requests(alive) {
+                match (request, self.root) {
+                    (Request::Forward(signal), Some(root)) => send(root, signal),
+                    (Request::Forward(_), None) => {}
+                    (Request::End(signal), _) if self.filter == FilterState::Installed => {
+                        // Under a filter they could not go on: each filtered
+                        // call would fail with ENOSYS. They get the signal.
+                        self.send_all(signal);
+                    }
+                    (Request::End(_), _) => self.let_go(),
                 }
-                Request::End(signal) => self.let_go(signal),
+            }
+        }
+        if self.limits.is_set() {
+            match self.limits.due(now(), self.stops / 2) {
+                Some(Due::Terminate) => self.send_all(libc::SIGTERM),
+                Some(Due::Kill) => self.send_all(libc::SIGKILL),
+                Some(Due::LetGo) => self.let_go(),
+                Some(Due::Pause) => self.watch(false),
+                Some(Due::Watch) => self.watch(true),
+                None => {}
             }
         }
     }
 
-    /// The command has ended and the tracer is told to end too: what still runs
-    /// goes on without it. Under a filter it could not (every filtered call
-    /// would fail with ENOSYS): it gets the signal instead.
-    fn let_go(&mut self, signal: i32) {
-        let tids: Vec<i32> = self.tasks.tids().collect();
-        if self.filter == FilterState::Installed {
-            for tid in tids {
-                // SAFETY: the task is traced, so its pid is not reused.
-                unsafe { libc::kill(tid, signal) };
-            }
+    fn watch(&mut self, on: bool) {
+        self.out.clear();
+        self.tasks.watch(on, &mut self.out);
+        self.carry_out();
+    }
+
+    fn send_all(&self, signal: i32) {
+        for pid in self.tasks.pids() {
+            send(pid, signal);
+        }
+    }
+
+    /// What still runs goes on without the tracer, each thread when it stops.
+    fn let_go(&mut self) {
+        if self.deadline.is_some() {
             return;
         }
-        self.note("descendants were still running when tracing was ended".into());
+        if self.root.is_some() {
+            self.note("descendants went on untraced after the command had ended".into());
+        }
         self.tasks.let_go();
-        for tid in tids {
-            let _ = kernel::interrupt(tid);
+        // Whoever waits for a disk or a frozen cgroup may take its time.
+        self.deadline = Some(now().saturating_add(3_000_000_000));
+        self.guard.keep_ticking();
+        let held: Vec<i32> = self.tasks.held().collect();
+        for tid in held {
+            self.adopt(tid);
+        }
+        for tid in self.tasks.tids() {
+            let _ = kernel::interrupt(tid); // Dying: its end is reported.
         }
     }
+}
 
-    fn finish(mut self, command: &Command) -> Result<Traced, Error> {
-        let reports = self.launched.reports();
-        let Some(started) = self.tasks.started() else {
-            return Err(reports.failure(command));
-        };
-        if let Some(e) = &reports.filter {
-            self.filter = FilterState::Refused(format!("the kernel refused it: {}", reason(e)));
-        }
-        let (ending, ended, usage) = self.root_end.unwrap_or((Ending::Detached, now(), None));
-        Ok(Traced {
-            ending,
-            started,
-            ended,
-            usage,
-            stops: self.stops,
-            filter: self.filter,
-            notes: self.notes,
-        })
-    }
+/// Sends a signal to a traced process, whose pid is its own until it is reaped.
+fn send(pid: i32, signal: i32) {
+    // SAFETY: kill takes its arguments by value.
+    unsafe { libc::kill(pid, signal) };
 }
 
 /// Nothing to wait for is nothing to report.

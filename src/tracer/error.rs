@@ -50,6 +50,17 @@ pub enum Error {
         /// What to do.
         remedy: &'static str,
     },
+    /// A running process cannot be traced.
+    #[error("cannot attach to {pid}: {cause}")]
+    CannotAttach {
+        /// The process.
+        pid: i32,
+        /// Why, and what to do where something can be done.
+        cause: String,
+    },
+    /// None of the processes can be traced.
+    #[error("nothing to trace: no process could be attached to")]
+    NothingAttached,
     /// A system call of the tracer itself failed.
     #[error("{what}: {}", reason(source))]
     Os {
@@ -82,17 +93,20 @@ pub fn os(what: impl Into<String>, source: io::Error) -> Error {
     Error::Os { what: what.into(), source }
 }
 
-/// Why PTRACE_SEIZE of our own child `pid` was refused, as well as can be told.
-pub fn refused(pid: i32, source: &io::Error) -> Error {
+/// Why ptrace was refused, as well as can be told: what, and what to do.
+fn refusal(pid: i32, source: &io::Error) -> (String, &'static str) {
     let tracer = status_field(pid, "TracerPid:").filter(|&p| p != 0);
-    let filtered = status_field(pid, "Seccomp:") == Some(2);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     let scope = scope.ok().and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
-    let (cause, remedy) = if let Some(tracer) = tracer {
+    let descends = status_field(pid, "PPid:") == Some(std::process::id() as i32);
+    // SAFETY: geteuid takes nothing and cannot fail.
+    let me = unsafe { libc::geteuid() };
+    let owner = status_field(pid, "Uid:").and_then(|uid| u32::try_from(uid).ok());
+    if let Some(tracer) = tracer {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
         (
-            format!("the command is already traced by {} (pid {tracer})", name.trim_end()),
-            "a process can have only one tracer: run coldtrace outside of it",
+            format!("it is already traced by {} (pid {tracer})", name.trim_end()),
+            "a process can have only one tracer: end that one, or run coldtrace outside of it",
         )
     } else if source.raw_os_error() == Some(libc::ENOSYS) {
         (
@@ -100,31 +114,49 @@ pub fn refused(pid: i32, source: &io::Error) -> Error {
                 .into(),
             "run it on a kernel of its own, or let the container's seccomp profile allow ptrace",
         )
-    } else if scope >= 2 {
+    } else if me != 0 && owner.is_some_and(|uid| uid != me) {
+        (format!("it belongs to user {}", owner.unwrap_or_default()), "run coldtrace as root")
+    } else if scope >= 2 || scope == 1 && !descends {
         (
-            format!("the Yama security module forbids ptrace (kernel.yama.ptrace_scope = {scope})"),
-            if scope == 2 {
-                "run as root, or set it to 1: sysctl kernel.yama.ptrace_scope=1"
-            } else {
-                "it can only be lowered by a reboot with another setting"
+            format!("the Yama security module forbids it (kernel.yama.ptrace_scope = {scope})"),
+            match scope {
+                1 => "run as root, or allow it: sysctl kernel.yama.ptrace_scope=0",
+                2 => "run as root, or allow it: sysctl kernel.yama.ptrace_scope=1",
+                _ => "it can only be lowered by a reboot with another setting",
             },
         )
-    } else if filtered {
+    } else if status_field(std::process::id() as i32, "Seccomp:") == Some(2) {
         (
             format!("a seccomp filter refuses ptrace ({})", reason(source)),
             "in a container, start it with --cap-add=SYS_PTRACE or --security-opt \
              seccomp=unconfined",
         )
+    } else if me != 0 {
+        (reason(source), "programs that are set-user-id or not dumpable can be traced only by root")
     } else {
         (
-            format!("ptrace was refused ({})", reason(source)),
-            "check the security module's log (SELinux, AppArmor), or run as root",
+            reason(source),
+            "check the security module's log (SELinux, AppArmor) and coldtrace's capabilities",
         )
-    };
+    }
+}
+
+/// Why PTRACE_SEIZE of our own child `pid` was refused.
+pub fn refused(pid: i32, source: &io::Error) -> Error {
+    let (cause, remedy) = refusal(pid, source);
+    let cause = cause.replacen("it is already", "the command is already", 1);
     Error::Refused { cause, remedy }
 }
 
+/// Why process `pid` cannot be attached to.
+pub fn cannot_attach(pid: i32, source: &io::Error) -> Error {
+    let (cause, remedy) = refusal(pid, source);
+    Error::CannotAttach { pid, cause: format!("{cause}; {remedy}") }
+}
+
+/// The first number of a line of /proc/PID/status.
 fn status_field(pid: i32, name: &str) -> Option<i32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|l| l.strip_prefix(name))?.trim().parse().ok()
+    let line = status.lines().find_map(|l| l.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }

@@ -136,6 +136,15 @@ pub enum Event {
         /// When.
         at: Nanos,
     },
+    /// The process ran before it was attached to.
+    Attached {
+        /// The process.
+        process: ProcessId,
+        /// Its pid.
+        pid: i32,
+        /// When.
+        at: Nanos,
+    },
     /// A further thread began.
     ThreadStarted {
         /// Its process.

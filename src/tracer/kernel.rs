@@ -193,12 +193,7 @@ pub fn syscall_registers(tid: i32, inside: bool) -> io::Result<Side> {
     if inside {
         return Ok(Side::Exit { value: registers.value(), ip: registers.ip(), sp: registers.sp() });
     }
-    let mut before = [0; 2];
-    if matches!(registers, Registers::Native(_)) && cfg!(target_arch = "x86_64") {
-        // Unreadable code (execute-only) leaves it at the 64-bit instruction.
-        let _ = super::memory::read(tid, registers.ip().wrapping_sub(2), &mut before);
-    }
-    Ok(Side::Entry(registers.entry(before)))
+    Ok(Side::Entry(registers.entry(instruction_before(tid, &registers))))
 }
 
 /// How long to poll before sleeping, ns. A sleeping tracer is woken on another
@@ -207,6 +202,39 @@ pub fn syscall_registers(tid: i32, inside: bool) -> io::Result<Side> {
 /// One that polls and yields stays on the tracee's, and a command that computes
 /// pays for it at most this long a stop.
 const POLL: u64 = 40_000;
+
+/// The call that a stopped thread is on its way out of, and the value in the
+/// register: for threads whose entry was not seen.
+pub fn call_in_flight(tid: i32) -> io::Result<Option<(Entry, i64)>> {
+    let registers = registers(tid)?;
+    if !registers.in_call() {
+        return Ok(None);
+    }
+    Ok(Some((registers.entry(instruction_before(tid, &registers)), registers.value())))
+}
+
+/// Since when a sleeping thread has not run, by the scheduler's own account
+/// (/proc/TID/sched, where the kernel has it).
+pub fn asleep_since(tid: i32) -> Option<Nanos> {
+    let last_ran = |of: &str| -> Option<f64> {
+        let text = std::fs::read_to_string(format!("/proc/{of}/sched")).ok()?;
+        let line = text.lines().find(|l| l.starts_with("se.exec_start"))?;
+        line.rsplit(' ').next()?.parse().ok()
+    };
+    let then = last_ran(&tid.to_string())?;
+    let ms = last_ran("thread-self")? - then;
+    (ms >= 0.0).then(|| now().saturating_sub((ms * 1e6) as u64))
+}
+
+/// The two bytes before the instruction pointer. Unreadable code (execute-only)
+/// leaves it at the 64-bit instruction.
+fn instruction_before(tid: i32, registers: &Registers) -> [u8; 2] {
+    let mut before = [0; 2];
+    if matches!(registers, Registers::Native(_)) && cfg!(target_arch = "x86_64") {
+        let _ = super::memory::read(tid, registers.ip().wrapping_sub(2), &mut before);
+    }
+    before
+}
 
 /// Waits for any child or tracee to report, polling before it sleeps. EINTR and
 /// ECHILD are the caller's to judge. A stop that is returned stays in the

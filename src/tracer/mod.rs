@@ -5,6 +5,7 @@
 //! does what they say; `kernel`, `memory` and `arch` are its hands.
 
 mod arch;
+mod attach;
 mod calibrate;
 mod end;
 mod engine;
@@ -13,9 +14,11 @@ mod event;
 mod inherited;
 mod kernel;
 mod launch;
+mod limits;
 mod memory;
 mod repair;
 mod seccomp;
+mod session;
 mod signals;
 mod stop;
 mod task;
@@ -25,10 +28,10 @@ mod user;
 
 pub use calibrate::cost_per_call;
 pub use end::die_by;
-pub use engine::{FilterState, Options, Traced, trace};
 pub use error::{Error, reason};
 pub use event::{Call, Ending, Event, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage};
 pub use launch::{Command, high};
+pub use session::{FilterState, Options, Traced, attach, trace};
 pub use signals::block_all;
 pub use untraced::{Ran, run_untraced};
 pub use user::User;

@@ -73,6 +73,7 @@ pub struct Guard {
     waiting: Vec<(i32, i32, Nanos)>,
     /// What the command reported lately: (signal, sender, when).
     reported: Vec<(i32, i32, Nanos)>,
+    ticking: bool,
 }
 
 /// What to do about a signal.
@@ -86,9 +87,11 @@ pub enum Request {
 
 impl Guard {
     /// Installs the handlers. To be called after the command was forked, which
-    /// must find the old dispositions.
-    pub fn take() -> Self {
-        let mut guard = Self { old: Vec::new(), waiting: Vec::new(), reported: Vec::new() };
+    /// must find the old dispositions. `ticking`: waits are interrupted all the
+    /// time, for somebody who looks at the clock.
+    pub fn take(ticking: bool) -> Self {
+        let (waiting, reported) = (Vec::new(), Vec::new());
+        let mut guard = Self { old: Vec::new(), waiting, reported, ticking };
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = note;
         for signal in TAKEN {
             guard.install(signal, handler as libc::sighandler_t, libc::SA_SIGINFO);
@@ -113,7 +116,16 @@ impl Guard {
                 TIMED.store(true, SeqCst);
             }
         }
+        if ticking {
+            guard.keep_ticking();
+        }
         guard
+    }
+
+    /// From now on waits are interrupted all the time.
+    pub fn keep_ticking(&mut self) {
+        self.ticking = true;
+        tick(TICK);
     }
 
     fn install(&mut self, signal: i32, handler: libc::sighandler_t, flags: i32) {
@@ -183,7 +195,7 @@ impl Guard {
             requests.push(Request::Forward(signal));
             false
         });
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && !self.ticking {
             tick(Duration::ZERO);
             if CAME.load(SeqCst) {
                 tick(TICK);

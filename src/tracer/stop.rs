@@ -3,6 +3,8 @@
 
 use crate::syscall::Sys;
 
+use super::event::Nanos;
+
 /// `PTRACE_EVENT_STOP` of linux/ptrace.h, which reports group-stops and first
 /// stops of seized tracees (Linux 3.4).
 const EVENT_STOP: i32 = 128;
@@ -78,6 +80,18 @@ pub enum Stop {
     /// The first stop of a new task, or the answer to PTRACE_INTERRUPT, or the
     /// end of a group-stop.
     Trap,
+    /// The first stop of a thread that was attached to, or that is watched again
+    /// after a pause.
+    Arrived {
+        /// The call that the stop interrupted, and what it left in the register.
+        inside: Option<(Entry, i64)>,
+        /// That value is EINTR only because of this stop.
+        spurious: bool,
+        /// Its process is stopped by a signal.
+        stopped: bool,
+        /// Since when it slept in that call, where that could be told.
+        since: Option<Nanos>,
+    },
     /// A child was created.
     Child {
         /// How.

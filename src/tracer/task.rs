@@ -26,6 +26,11 @@ pub enum Action {
         /// Time spent in it so far, ns: its timeout is shortened by that.
         elapsed: u64,
     },
+    /// Make it issue this call again, without the tracer.
+    ReissueAndDetach {
+        /// The call as it entered.
+        entry: Entry,
+    },
     /// Take back a re-issue: let the call end in EINTR after all, then resume
     /// to the next syscall stop, delivering the signal.
     EndInEintr {
@@ -49,6 +54,8 @@ pub enum Follow {
     Every,
     /// The calls that a filter of ours says RET_TRACE to.
     Filter,
+    /// None: it is not watched for now.
+    Off,
 }
 
 /// A call that has entered.
@@ -62,6 +69,16 @@ pub struct InFlight {
     pub restarts: u32,
     /// Re-issues by the tracer.
     pub repaired: u32,
+    /// Since when it sleeps, where its entry was not seen.
+    pub asleep: Option<Nanos>,
+    /// It entered while nobody watched, and is not to be counted.
+    pub silent: bool,
+}
+
+impl InFlight {
+    fn new(entry: Entry) -> Self {
+        Self { entry, entered: None, restarts: 0, repaired: 0, asleep: None, silent: false }
+    }
 }
 
 /// A call whose outcome is known.
@@ -83,8 +100,25 @@ struct Interrupted {
     fresh: bool,
     /// A later call came from a stack pointer above its own: its frame may be gone.
     left: bool,
-    /// It is the tracer that re-issues it.
-    reissued: bool,
+    /// Who issues it again.
+    by: Issuer,
+}
+
+impl Interrupted {
+    fn fresh(call: InFlight, by: Issuer) -> Self {
+        Self { call, fresh: true, left: false, by }
+    }
+}
+
+/// Who issues an interrupted call again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Issuer {
+    /// The kernel, of itself.
+    Kernel,
+    /// The kernel, because attaching interrupted it.
+    Attach,
+    /// The tracer.
+    Tracer,
 }
 
 /// A call that returned its own number, which the next stop may explain.
@@ -106,6 +140,8 @@ const EINTR: i64 = -(libc::EINTR as i64);
 pub struct Task {
     follow: Follow,
     launching: bool,
+    /// Its next first stop is its arrival; whether the call it is in counts.
+    arriving: Option<bool>,
     current: Option<InFlight>,
     held: Option<Held>,
     interrupted: Vec<Interrupted>,
@@ -114,7 +150,20 @@ pub struct Task {
 impl Task {
     /// A task that has not made a call yet.
     pub fn new(follow: Follow) -> Self {
-        Self { follow, launching: false, current: None, held: None, interrupted: Vec::new() }
+        Self {
+            follow,
+            launching: false,
+            arriving: None,
+            current: None,
+            held: None,
+            interrupted: Vec::new(),
+        }
+    }
+
+    /// A thread that was attached to, before its first stop. The call it may be
+    /// in counts.
+    pub fn attached(follow: Follow) -> Self {
+        Self { arriving: Some(true), ..Self::new(follow) }
     }
 
     /// The launcher's child: its calls are the launcher's until an exec succeeds.
@@ -132,9 +181,26 @@ impl Task {
         self.current.as_ref()
     }
 
-    /// From its next stop on, every call of it stops.
-    pub fn follow_every(&mut self) {
+    /// From its next stop on, it is followed so.
+    pub fn set_follow(&mut self, follow: Follow) {
+        self.follow = follow;
+    }
+
+    /// It was not watched and is from its next stop on. True when it has to be
+    /// interrupted for that: inside a call that was seen to enter, its exit
+    /// stops anyway.
+    pub fn watch_again(&mut self) -> bool {
         self.follow = Follow::Every;
+        let interrupt = self.current.is_none() && self.interrupted.is_empty();
+        if interrupt && self.arriving.is_none() {
+            self.arriving = Some(false);
+        }
+        interrupt
+    }
+
+    /// Whether its next first stop is an arrival.
+    pub fn is_arriving(&self) -> bool {
+        self.arriving.is_some()
     }
 
     /// Whether a signal's disposition matters to it now.
@@ -153,6 +219,9 @@ impl Task {
         match *stop {
             Stop::Entry(entry) => {
                 self.release(settle);
+                if self.follow == Follow::Off && self.interrupted.is_empty() {
+                    return self.resume(0); // It came too late.
+                }
                 self.enter(entry, at, settle);
                 Action::Syscall(0)
             }
@@ -170,6 +239,11 @@ impl Task {
             Stop::Exit { value, ip, sp, .. } => {
                 self.leave(value, ip, sp, at, settle);
                 self.resume(0)
+            }
+            Stop::Arrived { inside, spurious, stopped, since } => {
+                let reissue = self.arrive(inside, spurious, since, at, settle);
+                let go_on = if stopped { Action::Listen } else { self.resume(0) };
+                reissue.unwrap_or(go_on)
             }
             Stop::Signal { signal, disposition } => self.signal(signal, disposition, at, settle),
             Stop::GroupStop { .. } => {
@@ -212,7 +286,7 @@ impl Task {
 
     /// A call that was to be re-issued has no time left: it returned `value`.
     pub fn time_is_over(&mut self, value: i64, at: Nanos, settle: &mut impl FnMut(Settled)) {
-        if let Some(i) = self.interrupted.pop_if(|i| i.fresh && i.reissued) {
+        if let Some(i) = self.interrupted.pop_if(|i| i.fresh && i.by == Issuer::Tracer) {
             self.finish(i.call, value, at, settle);
         }
     }
@@ -229,7 +303,7 @@ impl Task {
     }
 
     fn settle(&self, settled: Settled, settle: &mut impl FnMut(Settled)) {
-        if !self.launching {
+        if !self.launching && !settled.call.silent {
             settle(settled);
         }
     }
@@ -273,13 +347,13 @@ impl Task {
             let was = top.call.entry;
             let here = was.ip == entry.ip && was.sp == entry.sp;
             if top.fresh && here && (was.sys == entry.sys || entry.sys.is_restart_syscall()) {
-                let reissued = top.reissued;
+                let by = top.by;
                 self.current = self.interrupted.pop().map(|i| i.call);
                 if let Some(call) = &mut self.current {
-                    if reissued {
-                        call.repaired += 1;
-                    } else {
-                        call.restarts += 1;
+                    match by {
+                        Issuer::Kernel => call.restarts += 1,
+                        Issuer::Tracer => call.repaired += 1,
+                        Issuer::Attach => {}
                     }
                 }
                 return;
@@ -299,7 +373,7 @@ impl Task {
                 self.abandon(again, settle);
             }
         }
-        self.current = Some(InFlight { entry, entered: Some(at), restarts: 0, repaired: 0 });
+        self.current = Some(InFlight { entered: Some(at), ..InFlight::new(entry) });
     }
 
     fn leave(&mut self, value: i64, ip: u64, sp: u64, at: Nanos, settle: &mut impl FnMut(Settled)) {
@@ -319,7 +393,7 @@ impl Task {
                 let outcome = Outcome::Abandoned;
                 self.settle(Settled { call: oldest.call, left: None, outcome }, settle);
             }
-            self.interrupted.push(Interrupted { call, fresh: true, left: false, reissued: false });
+            self.interrupted.push(Interrupted::fresh(call, Issuer::Kernel));
         } else if value == call.entry.sys.number {
             // What SECCOMP_RET_TRAP leaves in the register. The next stop tells.
             self.held = Some(Held { call, at });
@@ -331,9 +405,33 @@ impl Task {
     /// The call ended in EINTR only because it is traced: it goes on.
     fn reissue(&mut self, at: Nanos) -> Option<Action> {
         let call = self.current.take()?;
-        let elapsed = at.saturating_sub(call.entered.unwrap_or(at));
-        self.interrupted.push(Interrupted { call, fresh: true, left: false, reissued: true });
+        let elapsed = at.saturating_sub(call.entered.or(call.asleep).unwrap_or(at));
+        self.interrupted.push(Interrupted::fresh(call, Issuer::Tracer));
         Some(Action::Reissue { entry: call.entry, elapsed })
+    }
+
+    /// The first stop of a thread that is watched from now on. It may be inside
+    /// a call, which the stop has interrupted.
+    fn arrive(
+        &mut self,
+        inside: Option<(Entry, i64)>,
+        spurious: bool,
+        since: Option<Nanos>,
+        at: Nanos,
+        settle: &mut impl FnMut(Settled),
+    ) -> Option<Action> {
+        let counted = self.arriving.take()?;
+        let (entry, value) = inside?;
+        let call = InFlight { silent: !counted, asleep: since, ..InFlight::new(entry) };
+        if is_interruption(value) {
+            self.interrupted.push(Interrupted::fresh(call, Issuer::Attach));
+        } else if value == EINTR && spurious && entry.sys.is_repairable() {
+            self.current = Some(call);
+            return self.reissue(at);
+        } else {
+            self.finish(call, value, at, settle);
+        }
+        None
     }
 
     /// A handler has returned to `ip` and `sp`: settle the call it interrupted.
@@ -374,17 +472,13 @@ impl Task {
         {
             // A filter's trap: what the handler leaves in the register is what
             // the program gets.
-            self.interrupted.push(Interrupted {
-                call: held.call,
-                fresh: false,
-                left: false,
-                reissued: false,
-            });
+            let trapped = Interrupted::fresh(held.call, Issuer::Kernel);
+            self.interrupted.push(Interrupted { fresh: false, ..trapped });
             return self.resume(signal);
         }
         self.release(settle);
         if let Some(top) = self.interrupted.last_mut().filter(|i| i.fresh) {
-            if top.reissued && disposition != Disposition::Ignored {
+            if top.by == Issuer::Tracer && disposition != Disposition::Ignored {
                 let call = top.call;
                 self.interrupted.pop();
                 self.finish(call, EINTR, at, settle);

@@ -110,6 +110,56 @@ impl Tasks {
         }
     }
 
+    /// Adds the threads of a process that was attached to; they are to be
+    /// interrupted.
+    pub fn attach(&mut self, pid: i32, tids: &[i32], at: Nanos, out: &mut Outbox) {
+        let process = ProcessId(self.next_process);
+        self.next_process += 1;
+        let follow = Follow::Every;
+        self.groups.insert(process, Group { pid, live: 0, follow, stopping: false });
+        // The leader first: its thread begins the process.
+        let mut order: Vec<i32> = tids.to_vec();
+        order.sort_by_key(|&tid| (tid != pid, tid));
+        for (i, tid) in order.into_iter().enumerate() {
+            if i > 0 {
+                self.start_thread(tid, process, at, out);
+            } else {
+                let thread = self.add_thread(tid, process, follow);
+                if let Some(group) = self.groups.get_mut(&process) {
+                    group.live = 1;
+                }
+                let (parent, vfork) = (None, false);
+                out.events.push(Event::ProcessStarted { process, thread, pid, parent, vfork, at });
+                out.events.push(Event::Attached { process, pid, at });
+            }
+            if let Some(slot) = self.slots.get_mut(&tid) {
+                slot.task = Task::attached(follow);
+            }
+            out.interrupt.push(tid);
+        }
+        self.started.get_or_insert(at);
+    }
+
+    /// Watches all calls again, or none for now. Threads that have to be
+    /// stopped for it are in `out`.
+    pub fn watch(&mut self, on: bool, out: &mut Outbox) {
+        for group in self.groups.values_mut() {
+            group.follow = if on { Follow::Every } else { Follow::Off };
+        }
+        for (tid, slot) in &mut self.slots {
+            if !on {
+                slot.task.set_follow(Follow::Off);
+            } else if slot.task.watch_again() && !slot.exiting {
+                out.interrupt.push(*tid);
+            }
+        }
+    }
+
+    /// Whether this thread's next first stop is an arrival.
+    pub fn is_arriving(&self, tid: i32) -> bool {
+        self.slots.get(&tid).is_some_and(|s| s.task.is_arriving())
+    }
+
     /// When the command's execve entered, once it has succeeded.
     pub fn started(&self) -> Option<Nanos> {
         self.started
@@ -245,7 +295,9 @@ impl Tasks {
         if !slot.exiting {
             group.live = group.live.saturating_sub(1);
         }
-        if group.pid == tid {
+        // A leader may have ended before the tracer came.
+        let leaderless = ending == Ending::Detached && group.live == 0;
+        if group.pid == tid || leaderless {
             self.groups.remove(&process);
             out.events.push(Event::ProcessEnded { process, ending, own, with_children, at });
         }
@@ -261,11 +313,6 @@ impl Tasks {
         slot.task.time_is_over(value, at, &mut |settled| {
             tell(wanted, events, process, thread, &settled);
         });
-    }
-
-    /// The loop has let a thread go.
-    pub fn detached(&mut self, tid: i32, at: Nanos, out: &mut Outbox) {
-        self.ended(tid, Ending::Detached, at, None, None, out);
     }
 
     fn add_process(
@@ -346,7 +393,7 @@ impl Tasks {
         }
         group.follow = Follow::Every;
         for (tid, slot) in self.slots.iter_mut().filter(|(_, s)| s.process == process) {
-            slot.task.follow_every();
+            slot.task.set_follow(Follow::Every);
             let stopped_now = out.actions.iter_mut().find(|(stopped, _)| stopped == tid);
             match stopped_now {
                 Some((_, action)) => {
@@ -482,6 +529,7 @@ fn turn_to_detach(out: &mut Outbox) {
         *action = match *action {
             Action::Syscall(signal) | Action::Continue(signal) => Action::Detach(signal),
             Action::Listen | Action::Hold => Action::Detach(0),
+            Action::Reissue { entry, .. } => Action::ReissueAndDetach { entry },
             other => other,
         };
     }
@@ -496,6 +544,7 @@ fn stops_process(stop: &Stop) -> Option<bool> {
             stops.contains(&signal).then_some(true)
         }
         Stop::Trap => Some(false),
+        Stop::Arrived { stopped, .. } => Some(stopped),
         _ => None,
     }
 }

@@ -31,7 +31,7 @@ pub struct Ran {
 pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
     let mut launched = launch(command, None)?;
     let pid = launched.pid;
-    let mut guard = Guard::take();
+    let mut guard = Guard::take(false);
     let started = now();
     launched.open()?;
     let waited = loop {

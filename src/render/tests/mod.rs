@@ -75,6 +75,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
             label: argv.first().copied().unwrap_or("attached").to_owned(),
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
             cwd: Some("/work".to_owned()),
+            attached: Vec::new(),
             start: "2026-03-01T10:00:00Z".to_owned(),
             tags: IndexMap::new(),
         },

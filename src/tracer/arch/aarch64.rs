@@ -68,6 +68,12 @@ impl Registers {
         Entry { sys, args, ip: self.ip(), sp: self.sp() }
     }
 
+    /// Whether the stop is on the way out of a call, rather than anywhere else:
+    /// the registers do not tell here, but for a call that was interrupted.
+    pub fn in_call(&self) -> bool {
+        matches!(self.value(), -512 | -513 | -514 | -516)
+    }
+
     /// The value of an exit stop.
     pub fn value(&self) -> i64 {
         match self {

@@ -87,6 +87,14 @@ impl Registers {
         Entry { sys, args, ip: self.ip(), sp: self.sp() }
     }
 
+    /// Whether the stop is on the way out of a call, rather than anywhere else.
+    pub fn in_call(&self) -> bool {
+        match self {
+            Self::Native(r) => (r.orig_rax as i64) >= 0,
+            Self::Compat(r) => (r[11] as i32) >= 0,
+        }
+    }
+
     /// The value of an exit stop.
     pub fn value(&self) -> i64 {
         match self {

@@ -1,0 +1,210 @@
+//! One session of the tracer: a command from its launch to the end of its tree,
+//! or running processes for a while.
+
+use std::time::Duration;
+
+use crate::syscall::CallSet;
+
+use super::attach::seize_all;
+use super::engine::{End, Engine};
+use super::error::{Error, os, reason, refused};
+use super::event::{Ending, Nanos, Observer, Usage};
+use super::kernel::{self, now};
+use super::launch::{Command, launch};
+use super::seccomp::Filter;
+use super::task::Follow;
+
+/// How to trace.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The calls that collectors are told of.
+    pub calls: CallSet,
+    /// Let all other calls run at full speed, where that is possible.
+    pub filter: bool,
+    /// Use PTRACE_GET_SYSCALL_INFO where the kernel has it (5.3).
+    pub syscall_info: bool,
+    /// End the command, with all that it started, after this long.
+    pub timeout: Option<Duration>,
+    /// When the command ends, let its descendants go on untraced.
+    pub detach_on_exit: bool,
+    /// Let go of attached processes after this long.
+    pub duration: Option<Duration>,
+    /// Watch attached processes in bursts, so that they take at most this many
+    /// times as long (above 1); the second number is what a call costs, ns.
+    pub max_slowdown: Option<(f64, u64)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            calls: CallSet::all(),
+            filter: false,
+            syscall_info: true,
+            timeout: None,
+            detach_on_exit: false,
+            duration: None,
+            max_slowdown: None,
+        }
+    }
+}
+
+/// What became of the wish for a filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum FilterState {
+    /// Not wished for.
+    #[default]
+    Off,
+    /// Calls that were not asked for ran at full speed.
+    Installed,
+    /// They stopped, for this reason.
+    Refused(String),
+}
+
+/// A session that has ended.
+#[derive(Debug, Clone)]
+pub struct Traced {
+    /// How the command ended; `Detached` for processes that were attached to.
+    pub ending: Ending,
+    /// When the command's execve entered, or when attaching began.
+    pub started: Nanos,
+    /// When the command's end was reported, or tracing ended.
+    pub ended: Nanos,
+    /// wait4's usage of the command and of the children it waited for.
+    pub usage: Option<Usage>,
+    /// Time in which calls were watched, ns: less than all of it when watched
+    /// in bursts.
+    pub watched: Nanos,
+    /// Whether [`Options::timeout`] ended it.
+    pub timed_out: bool,
+    /// Stops served.
+    pub stops: u64,
+    /// What became of the filter.
+    pub filter: FilterState,
+    /// Events that the tracer did not understand, and other surprises.
+    pub notes: Vec<String>,
+}
+
+/// What a launched or attached tree reports.
+const REPORTS: i32 = libc::PTRACE_O_TRACESYSGOOD
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACEEXIT;
+
+/// Runs `command` under ptrace until it and all its descendants have ended.
+/// Unless they may outlive the command ([`Options::detach_on_exit`]), they are
+/// killed when the tracer is.
+///
+/// # Errors
+/// When the command cannot be run or traced; see [`Error::exit_status`].
+pub fn trace(
+    command: &Command,
+    options: &Options,
+    observers: &mut [&mut dyn Observer],
+) -> Result<Traced, Error> {
+    let (filter, state) = choose_filter(options);
+    let strangers = kernel::has_children();
+    let mut launched = launch(command, filter.as_ref())?;
+    let root = launched.pid;
+    let mut engine = Engine::new(options, Some(root), strangers, state, observers);
+    let mut wanted = REPORTS;
+    if !options.detach_on_exit {
+        wanted |= libc::PTRACE_O_EXITKILL;
+    }
+    if filter.is_some() {
+        wanted |= libc::PTRACE_O_TRACESECCOMP;
+    }
+    kernel::seize(root, wanted).map_err(|e| refused(root, &e))?;
+    kernel::interrupt(root).map_err(|e| os("cannot stop the command", e))?;
+    let follow = if filter.is_some() { Follow::Filter } else { Follow::Every };
+    engine.launch(root, follow);
+    launched.open()?;
+    engine.run()?;
+    let reports = launched.reports();
+    let end = engine.end();
+    let Some(started) = end.started else {
+        return Err(reports.failure(command));
+    };
+    let mut traced = traced(end, started);
+    if let Some(e) = &reports.filter {
+        traced.filter = FilterState::Refused(format!("the kernel refused it: {}", reason(e)));
+    }
+    Ok(traced)
+}
+
+/// Traces running processes, with all their threads and what they start, until
+/// [`Options::duration`] is over, the tracer is told to end (SIGINT, SIGTERM),
+/// or they have ended; then lets them go on as they were. A process that cannot
+/// be traced is said to `refuse`. They live on when the tracer is killed.
+///
+/// # Errors
+/// When none of them can be traced.
+pub fn attach(
+    pids: &[i32],
+    options: &Options,
+    observers: &mut [&mut dyn Observer],
+    refuse: &mut dyn FnMut(&Error),
+) -> Result<Traced, Error> {
+    let state = if options.filter {
+        FilterState::Refused("a filter cannot be taken off a running process".into())
+    } else {
+        FilterState::Off
+    };
+    let mut engine = Engine::new(options, None, kernel::has_children(), state, observers);
+    let started = now();
+    let mut any = false;
+    for (i, &pid) in pids.iter().enumerate() {
+        if pids.iter().take(i).any(|&earlier| earlier == pid) {
+            continue;
+        }
+        match seize_all(pid, REPORTS) {
+            Ok(tids) => {
+                any = true;
+                engine.attach(pid, &tids);
+            }
+            Err(error) => refuse(&error),
+        }
+    }
+    if !any {
+        return Err(Error::NothingAttached);
+    }
+    engine.run()?;
+    Ok(traced(engine.end(), started))
+}
+
+fn traced(end: End, started: Nanos) -> Traced {
+    let (ending, ended, usage) = end.root.unwrap_or((Ending::Detached, now(), None));
+    Traced {
+        ending,
+        started,
+        ended,
+        usage,
+        watched: end.watched,
+        timed_out: end.timed_out,
+        stops: end.stops,
+        filter: end.filter,
+        notes: end.notes,
+    }
+}
+
+fn choose_filter(options: &Options) -> (Option<Filter>, FilterState) {
+    if !options.filter || options.calls.is_all() {
+        return (None, FilterState::Off);
+    }
+    let refused = |why: &str| (None, FilterState::Refused(why.into()));
+    if options.detach_on_exit {
+        return refused("calls of a process with a filter fail when the tracer has gone");
+    }
+    // SAFETY: PR_GET_SECCOMP takes no further arguments.
+    if unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) } != 0 {
+        return refused(
+            "coldtrace itself runs under a seccomp filter, which may refuse calls before a \
+             filter of its own could report them",
+        );
+    }
+    match Filter::stopping(&options.calls) {
+        Some(filter) => (Some(filter), FilterState::Installed),
+        None => refused("the set of calls is too scattered"),
+    }
+}
