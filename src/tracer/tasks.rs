@@ -584,3 +584,7 @@ fn installs_filter(settled: &Settled) -> bool {
             _ => false,
         }
 }
+
+#[cfg(test)]
+#[path = "tasks_tests.rs"]
+mod tests;
