@@ -75,7 +75,8 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     }
     let by = match args.by {
         None => By::All,
-        Some(Group::Process | Group::Exe) => By::Process,
+        Some(Group::Process) => By::Process,
+        Some(Group::Exe) => By::Image,
         Some(Group::Thread) => By::Thread,
     };
     let run = target.run(None);

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::syscall::Sys;
 use crate::syscall::split::operation;
-use crate::tracer::{Call, Event, Observer, Outcome, ProcessId, ThreadId};
+use crate::tracer::{Call, Event, ImageId, Observer, Outcome, ProcessId, ThreadId};
 
 use super::Histogram;
 
@@ -17,6 +17,8 @@ pub enum By {
     All,
     /// One a process.
     Process,
+    /// One a program: every exec begins a new one.
+    Image,
     /// One a thread.
     Thread,
 }
@@ -58,6 +60,8 @@ pub struct Key {
     pub process: Option<ProcessId>,
     /// Thread, when threads are counted apart.
     pub thread: Option<ThreadId>,
+    /// Program, when programs are counted apart.
+    pub image: Option<ImageId>,
     /// The call.
     pub sys: Sys,
     /// Its operation, for [`Counts::operation`], with `--split`.
@@ -75,6 +79,8 @@ pub struct Tally {
     pub restarts: u64,
     /// Calls that never returned.
     pub unfinished: u64,
+    /// Time spent in those until they were cut off, ns.
+    pub unfinished_ns: u64,
     /// Interrupted calls whose handler jumped away.
     pub abandoned: u64,
     /// Re-issues by the tracer.
@@ -102,7 +108,12 @@ impl Tally {
                 Some((_, n)) => *n += 1,
                 None => self.errors.push((errno, 1)),
             },
-            Outcome::Unfinished => self.unfinished += 1,
+            Outcome::Unfinished => {
+                self.unfinished += 1;
+                let spent =
+                    call.cut.zip(call.entered).map(|(cut, in_at)| cut.saturating_sub(in_at));
+                self.unfinished_ns = self.unfinished_ns.saturating_add(spent.unwrap_or(0));
+            }
             Outcome::Abandoned => self.abandoned += 1,
             Outcome::Returned(_) | Outcome::NoReturn => {}
         }
@@ -120,6 +131,7 @@ impl Tally {
         self.calls += other.calls;
         self.restarts += other.restarts;
         self.unfinished += other.unfinished;
+        self.unfinished_ns = self.unfinished_ns.saturating_add(other.unfinished_ns);
         self.abandoned += other.abandoned;
         self.repaired += other.repaired;
         for &(errno, n) in &other.errors {
@@ -207,12 +219,13 @@ impl Counts {
         } else {
             None
         };
-        let (process, thread) = match self.by {
-            By::All => (None, None),
-            By::Process => (Some(call.process), None),
-            By::Thread => (Some(call.process), Some(call.thread)),
+        let (process, thread, image) = match self.by {
+            By::All => (None, None, None),
+            By::Process => (Some(call.process), None, None),
+            By::Image => (None, None, Some(call.image)),
+            By::Thread => (Some(call.process), Some(call.thread), None),
         };
-        let key = Key { process, thread, sys: call.sys, operation };
+        let key = Key { process, thread, image, sys: call.sys, operation };
         self.tallies.entry(key).or_default().add(call);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use crate::tracer::{Ending, Event, Nanos, Observer, ProcessId, ThreadId, Usage};
+use crate::tracer::{Ending, Event, ImageId, Nanos, Observer, ProcessId, ThreadId, Usage};
 
 /// One process.
 #[derive(Debug, Clone)]
@@ -17,6 +17,8 @@ pub struct ProcessEntry {
     pub start: Nanos,
     /// When its end was reported.
     pub end: Option<Nanos>,
+    /// What it ran when it was created.
+    pub image: ImageId,
     /// What it executed: (when, file, arguments).
     pub execs: Vec<(Nanos, Option<String>, Vec<String>)>,
     /// How it ended.
@@ -75,6 +77,10 @@ pub struct Processes {
     pub processes: indexmap::IndexMap<ProcessId, ProcessEntry>,
     /// By id.
     pub threads: HashMap<ThreadId, ThreadEntry>,
+    /// The files that ran, by program.
+    pub images: HashMap<ImageId, String>,
+    /// When the last process ended.
+    pub last_end: Option<Nanos>,
     depth: Depth,
     process_count: u64,
     thread_count: u64,
@@ -124,13 +130,17 @@ impl Processes {
                 self.thread_count += 1;
             }
             Event::ThreadStarted { .. } => self.thread_count += 1,
-            Event::ProcessEnded { own: Some(own), .. } => {
+            Event::ProcessEnded { own: Some(own), at, .. } => {
+                self.last_end = self.last_end.max(Some(*at));
                 self.own.user_ns += own.user_ns;
                 self.own.sys_ns += own.sys_ns;
                 self.own.minor_faults += own.minor_faults;
                 self.own.major_faults += own.major_faults;
             }
-            Event::ProcessEnded { own: None, .. } => self.own_lost = true,
+            Event::ProcessEnded { own: None, at, .. } => {
+                self.last_end = self.last_end.max(Some(*at));
+                self.own_lost = true;
+            }
             _ => {}
         }
     }
@@ -139,6 +149,17 @@ impl Processes {
         self.threads.insert(thread, ThreadEntry { tid, start, ..ThreadEntry::default() });
         if let Some(p) = self.processes.get_mut(&process) {
             p.threads.push(thread);
+        }
+    }
+
+    /// A process runs a program: from its exec on, or when it was attached to.
+    fn runs(&mut self, process: ProcessId, pid: i32, image: ImageId, at: Nanos) {
+        let (file, argv) = (executable(pid), arguments(pid));
+        if let Some(name) = file.clone().or_else(|| argv.first().cloned()) {
+            self.images.insert(image, name);
+        }
+        if let Some(p) = self.processes.get_mut(&process) {
+            p.execs.push((at, file, argv));
         }
     }
 
@@ -182,7 +203,7 @@ impl Observer for Processes {
         }
         let full = self.depth == Depth::Full;
         match *event {
-            Event::ProcessStarted { process, thread, pid, parent, vfork, at } => {
+            Event::ProcessStarted { process, thread, pid, parent, image, vfork, at } => {
                 self.processes.insert(
                     process,
                     ProcessEntry {
@@ -190,6 +211,7 @@ impl Observer for Processes {
                         parent,
                         start: at,
                         end: None,
+                        image,
                         execs: Vec::new(),
                         ending: None,
                         own: None,
@@ -213,20 +235,16 @@ impl Observer for Processes {
                     self.note_peak(process, tid);
                 }
             }
-            Event::Execed { process, thread, pid, at } => {
+            Event::Execed { process, thread, pid, image, at } => {
                 if let Some(p) = self.processes.get_mut(&process) {
                     p.borrowed_memory = false;
-                    p.execs.push((at, executable(pid), arguments(pid)));
                 }
+                self.runs(process, pid, image, at);
                 if let Some(t) = self.threads.get_mut(&thread) {
                     t.tid = pid;
                 }
             }
-            Event::Attached { process, pid, at } => {
-                if let Some(p) = self.processes.get_mut(&process) {
-                    p.execs.push((at, executable(pid), arguments(pid)));
-                }
-            }
+            Event::Attached { process, pid, image, at } => self.runs(process, pid, image, at),
             Event::Call(ref call) => {
                 if let Some(t) = self.threads.get_mut(&call.thread) {
                     t.calls += 1;

@@ -35,12 +35,20 @@ impl Record {
             FilterState::Installed => ("installed", None),
             FilterState::Refused(why) => ("refused", Some(why.clone())),
         };
+        // One thread cannot lose more time than has passed.
+        let longest = match seen.processes.thread_count() {
+            1 => traced.ended.saturating_sub(traced.started),
+            _ => u64::MAX,
+        };
+        let added = seen.cost_per_call.map(|c| c.saturating_mul(traced.stops / 2).min(longest));
         let measurement = Measurement {
             engine: "ptrace".into(),
             times_perturbed: true,
             stops: traced.stops,
             cost_per_call_ns: seen.cost_per_call,
-            estimated_added_ns: seen.cost_per_call.map(|c| c.saturating_mul(traced.stops / 2)),
+            estimated_added_ns: added,
+            trace: None,
+            status: None,
             watched_ns: Some(traced.watched)
                 .filter(|&w| w < traced.ended.saturating_sub(traced.started) * 99 / 100),
             repaired: seen.counts.tallies().map(|(_, t)| t.repaired).sum(),
@@ -55,7 +63,7 @@ impl Record {
             run,
             outcome: outcome(traced.ending, traced.started, traced.ended),
             rusage: traced.usage.as_ref().map(rusage),
-            tree: Some(tree(seen.processes, &rows)),
+            tree: Some(tree(seen.processes, traced.started, &rows)),
             measurement,
             syscalls: Some(rows),
             groups: None,
@@ -147,7 +155,7 @@ fn sum(parts: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
     parts.into_iter().sum()
 }
 
-fn tree(seen: &Processes, rows: &[SyscallRow]) -> Tree {
+fn tree(seen: &Processes, started: Nanos, rows: &[SyscallRow]) -> Tree {
     let own = seen.own();
     let each = |field: fn(&ThreadEntry) -> Option<u64>| {
         let all = seen.threads.len() as u64 == seen.thread_count();
@@ -156,6 +164,7 @@ fn tree(seen: &Processes, rows: &[SyscallRow]) -> Tree {
     Tree {
         processes: seen.process_count(),
         threads: seen.thread_count(),
+        wall_ns: seen.last_end.map(|at| at.saturating_sub(started)),
         user_ns: own.map(|u| u.user_ns),
         sys_ns: own.map(|u| u.sys_ns),
         run_queue_ns: each(|t| t.run_queue),
@@ -178,7 +187,7 @@ pub fn syscall_rows<'a>(
 ) -> Vec<SyscallRow> {
     let mut merged: HashMap<Key, Tally> = HashMap::new();
     for (key, tally) in tallies {
-        let key = Key { process: None, thread: None, ..*key };
+        let key = Key { process: None, thread: None, image: None, ..*key };
         merged.entry(key).or_default().merge(tally);
     }
     let mut rows: Vec<_> = merged.iter().map(|(key, tally)| row(key, tally, counts)).collect();
@@ -206,6 +215,7 @@ fn row(key: &Key, tally: &Tally, counts: &Counts) -> SyscallRow {
         errors: errors(tally),
         restarts: tally.restarts,
         unfinished: tally.unfinished,
+        unfinished_ns: tally.unfinished_ns,
         abandoned: tally.abandoned,
         wall_ns: (tally.timed > 0).then(|| Wall {
             count: tally.timed,
@@ -266,13 +276,11 @@ impl Observed<'_> {
         )
     }
 
-    /// One group an executable: a process belongs to the last it executed.
+    /// One group an executable, when tallies were kept by program. A child that
+    /// was forked and has executed nothing belongs to its parent's.
     pub fn by_executable(&self) -> Vec<Group> {
         self.group(
-            |key| {
-                let p = self.processes.processes.get(&key.process?)?;
-                Some(self.file(p).unwrap_or("?"))
-            },
+            |key| Some(self.processes.images.get(&key.image?).map_or("?", String::as_str)),
             |file, _| Group { name: base_name(file).to_owned(), ..Group::default() },
         )
     }
@@ -306,14 +314,11 @@ impl Observed<'_> {
         groups
     }
 
-    /// The file that a process runs: its own last exec, or its parent's.
-    fn file<'p>(&'p self, mut entry: &'p ProcessEntry) -> Option<&'p str> {
-        // A parent started earlier, so this ends.
-        loop {
-            if let Some((_, file, argv)) = entry.execs.last() {
-                return file.as_deref().or(argv.first().map(String::as_str));
-            }
-            entry = self.processes.processes.get(&entry.parent?)?;
+    /// The file that a process ran last.
+    fn file<'p>(&'p self, entry: &'p ProcessEntry) -> Option<&'p str> {
+        match entry.execs.last() {
+            Some((_, file, argv)) => file.as_deref().or(argv.first().map(String::as_str)),
+            None => self.processes.images.get(&entry.image).map(String::as_str),
         }
     }
 
@@ -347,6 +352,7 @@ impl Observed<'_> {
                     parent: p.parent.map(|p| u64::from(p.0)),
                     start_ns: since(p.start),
                     end_ns: p.end.map(since),
+                    image: self.processes.images.get(&p.image).cloned(),
                     execs: p
                         .execs
                         .iter()

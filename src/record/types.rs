@@ -117,6 +117,10 @@ pub struct Tree {
     pub processes: u64,
     /// Threads seen, the first of each process included.
     pub threads: u64,
+    /// From the run's start to the end of the last process: longer than the
+    /// outcome's where descendants outlived the command.
+    #[serde(default)]
+    pub wall_ns: Option<u64>,
     /// CPU time in user mode.
     pub user_ns: Option<u64>,
     /// CPU time in the kernel.
@@ -161,6 +165,12 @@ pub struct Measurement {
     pub repaired: u64,
     /// Events known to be missing; 0 unless something went wrong.
     pub events_lost: u64,
+    /// What was counted, where it was not everything: the words of `-e trace=`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+    /// Which outcomes were counted, where not all: `failed`, `successful`, ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
     /// `off`; `installed`: calls not asked for ran at full speed;
     /// `refused`: they stopped too, for the reason in `filter_reason`.
     pub filter: String,
@@ -189,6 +199,9 @@ pub struct SyscallRow {
     pub restarts: u64,
     /// Calls that never returned (killed, cut off by exec or exit_group).
     pub unfinished: u64,
+    /// Time spent in those until they were cut off; not part of `wall_ns`.
+    #[serde(default)]
+    pub unfinished_ns: u64,
     /// Interrupted calls whose handler jumped away.
     pub abandoned: u64,
     /// Wall time inside; null when no call of it returned.
@@ -249,6 +262,10 @@ pub struct Process {
     pub start_ns: u64,
     /// End, since the run's start; null when it was not seen.
     pub end_ns: Option<u64>,
+    /// What it ran when it was created: the file of its parent at that time.
+    /// Null for the root.
+    #[serde(default)]
+    pub image: Option<String>,
     /// Exec chain, in order; empty for a fork that never execs.
     pub execs: Vec<Exec>,
     /// Exit status, when it exited.

@@ -13,6 +13,11 @@ pub struct ProcessId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub u32);
 
+/// A program that a process runs: every exec begins a new one, a fork goes on
+/// with its parent's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageId(pub u32);
+
 /// One call: the program asked the kernel once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
@@ -20,6 +25,9 @@ pub struct Call {
     pub process: ProcessId,
     /// The thread that made it.
     pub thread: ThreadId,
+    /// The program that made it; for an execve that succeeded, the program that
+    /// it started.
+    pub image: ImageId,
     /// What it asked for.
     pub sys: Sys,
     /// The arguments as registers hold them.
@@ -28,6 +36,8 @@ pub struct Call {
     pub entered: Option<Nanos>,
     /// When the exit stop was reported; `None` for a call that never returned.
     pub left: Option<Nanos>,
+    /// When it was cut off, for one that never returned.
+    pub cut: Option<Nanos>,
     /// How it ended.
     pub outcome: Outcome,
     /// How often the kernel re-issued it after an interruption.
@@ -131,6 +141,8 @@ pub enum Event {
         pid: i32,
         /// Who created it; `None` for the root or where it could not be told.
         parent: Option<ProcessId>,
+        /// What it runs.
+        image: ImageId,
         /// Whether it shares its parent's memory until it execs (vfork).
         vfork: bool,
         /// When.
@@ -142,6 +154,8 @@ pub enum Event {
         process: ProcessId,
         /// Its pid.
         pid: i32,
+        /// What it runs.
+        image: ImageId,
         /// When.
         at: Nanos,
     },
@@ -172,6 +186,8 @@ pub enum Event {
         thread: ThreadId,
         /// Its pid, which is that thread's tid from now on.
         pid: i32,
+        /// What it runs now.
+        image: ImageId,
         /// When.
         at: Nanos,
     },

@@ -29,7 +29,9 @@ mod user;
 pub use calibrate::cost_per_call;
 pub use end::die_by;
 pub use error::{Error, reason};
-pub use event::{Call, Ending, Event, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage};
+pub use event::{
+    Call, Ending, Event, ImageId, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage,
+};
 pub use launch::{Command, high};
 pub use session::{FilterState, Options, Traced, attach, trace};
 pub use signals::block_all;

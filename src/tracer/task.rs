@@ -88,6 +88,8 @@ pub struct Settled {
     pub call: InFlight,
     /// When it returned, if it did.
     pub left: Option<Nanos>,
+    /// When it was cut off, if it was.
+    pub cut: Option<Nanos>,
     /// How it ended.
     pub outcome: Outcome,
 }
@@ -252,20 +254,20 @@ impl Task {
             }
             Stop::Exec { .. } => {
                 self.launching = false;
-                self.cut_interrupted(settle);
+                self.cut_interrupted(at, settle);
                 self.resume(0)
             }
             Stop::Exiting { status } => {
                 if let Some(held) = self.held.take_if(|_| status & 0x7f == libc::SIGSYS) {
                     // A filter killed it for this call.
                     let outcome = Outcome::Unfinished;
-                    self.settle(Settled { call: held.call, left: None, outcome }, settle);
+                    self.cut(held.call, outcome, Some(at), settle);
                 }
-                self.end(settle);
+                self.end(at, settle);
                 Action::Continue(0)
             }
             Stop::Exited { .. } | Stop::Killed { .. } => {
-                self.end(settle);
+                self.end(at, settle);
                 Action::Wait
             }
             Stop::Dying => Action::Wait,
@@ -274,13 +276,13 @@ impl Task {
     }
 
     /// Settles everything it is in: its calls will not return.
-    pub fn end(&mut self, settle: &mut impl FnMut(Settled)) {
+    pub fn end(&mut self, at: Nanos, settle: &mut impl FnMut(Settled)) {
         self.release(settle);
-        self.cut_interrupted(settle);
+        self.cut_interrupted(at, settle);
         if let Some(call) = self.current.take() {
             let outcome =
                 if call.entry.sys.is_exit() { Outcome::NoReturn } else { Outcome::Unfinished };
-            self.settle(Settled { call, left: None, outcome }, settle);
+            self.cut(call, outcome, Some(at), settle);
         }
     }
 
@@ -308,6 +310,17 @@ impl Task {
         }
     }
 
+    /// A call that will not return; `at` is when it was cut off.
+    fn cut(
+        &self,
+        call: InFlight,
+        outcome: Outcome,
+        at: Option<Nanos>,
+        settle: &mut impl FnMut(Settled),
+    ) {
+        self.settle(Settled { call, left: None, cut: at, outcome }, settle);
+    }
+
     /// The next stop has come and does not change what was held.
     fn release(&mut self, settle: &mut impl FnMut(Settled)) {
         if let Some(Held { call, at }) = self.held.take() {
@@ -320,28 +333,30 @@ impl Task {
         let failed = (-4095..=-1).contains(&value) && !call.entry.sys.is_sigreturn();
         let outcome =
             if failed { Outcome::Failed(-value as i32) } else { Outcome::Returned(value) };
-        self.settle(Settled { call, left: Some(at), outcome }, settle);
+        self.settle(Settled { call, left: Some(at), cut: None, outcome }, settle);
     }
 
-    fn cut_interrupted(&mut self, settle: &mut impl FnMut(Settled)) {
+    fn cut_interrupted(&mut self, at: Nanos, settle: &mut impl FnMut(Settled)) {
         for i in std::mem::take(&mut self.interrupted) {
-            let outcome = if i.left { Outcome::Abandoned } else { Outcome::Unfinished };
-            self.settle(Settled { call: i.call, left: None, outcome }, settle);
+            if i.left {
+                self.cut(i.call, Outcome::Abandoned, None, settle);
+            } else {
+                self.cut(i.call, Outcome::Unfinished, Some(at), settle);
+            }
         }
     }
 
     /// Gives up the interrupted calls from position `from` on.
     fn abandon(&mut self, from: usize, settle: &mut impl FnMut(Settled)) {
         for i in self.interrupted.split_off(from.min(self.interrupted.len())) {
-            let outcome = Outcome::Abandoned;
-            self.settle(Settled { call: i.call, left: None, outcome }, settle);
+            self.cut(i.call, Outcome::Abandoned, None, settle);
         }
     }
 
     fn enter(&mut self, entry: Entry, at: Nanos, settle: &mut impl FnMut(Settled)) {
         if let Some(call) = self.current.take() {
             // An exit that the kernel never reported.
-            self.settle(Settled { call, left: None, outcome: Outcome::Unfinished }, settle);
+            self.cut(call, Outcome::Unfinished, Some(at), settle);
         }
         if let Some(top) = self.interrupted.last_mut() {
             let was = top.call.entry;
@@ -390,8 +405,7 @@ impl Task {
             }
             if self.interrupted.len() >= MOST_INTERRUPTED {
                 let oldest = self.interrupted.remove(0);
-                let outcome = Outcome::Abandoned;
-                self.settle(Settled { call: oldest.call, left: None, outcome }, settle);
+                self.cut(oldest.call, Outcome::Abandoned, None, settle);
             }
             self.interrupted.push(Interrupted::fresh(call, Issuer::Kernel));
         } else if value == call.entry.sys.number {
@@ -455,8 +469,7 @@ impl Task {
         } else if ip == entry.ip.wrapping_sub(instruction_length(entry.sys.abi)) {
             self.interrupted.push(Interrupted { fresh: true, left: false, ..i });
         } else {
-            let outcome = Outcome::Abandoned;
-            self.settle(Settled { call: i.call, left: None, outcome }, settle);
+            self.cut(i.call, Outcome::Abandoned, None, settle);
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::syscall::CallSet;
 
-use super::event::{Call, Ending, Event, Nanos, Outcome, ProcessId, ThreadId, Usage};
+use super::event::{Call, Ending, Event, ImageId, Nanos, Outcome, ProcessId, ThreadId, Usage};
 use super::stop::{Birth, Stop};
 use super::task::{Action, Follow, Settled, Task};
 
@@ -15,15 +15,23 @@ use super::task::{Action, Follow, Settled, Task};
 struct Slot {
     thread: ThreadId,
     process: ProcessId,
+    image: ImageId,
     task: Task,
     /// Its exit stop was seen: it no longer counts as live.
     exiting: bool,
+}
+
+impl Slot {
+    fn caller(&self) -> (ProcessId, ThreadId, ImageId) {
+        (self.process, self.thread, self.image)
+    }
 }
 
 /// A process that is traced.
 #[derive(Debug, Clone)]
 struct Group {
     pid: i32,
+    image: ImageId,
     live: u32,
     follow: Follow,
     /// A stopping signal was delivered, and has not been followed by the end of
@@ -79,6 +87,7 @@ pub struct Tasks {
     wanted: CallSet,
     next_process: u32,
     next_thread: u32,
+    next_image: u32,
     exiting: usize,
     /// The command was executed, at this time.
     started: Option<Nanos>,
@@ -96,6 +105,7 @@ impl Tasks {
             wanted,
             next_process: 0,
             next_thread: 0,
+            next_image: 0,
             exiting: 0,
             started: None,
             letting_go: false,
@@ -116,7 +126,8 @@ impl Tasks {
         let process = ProcessId(self.next_process);
         self.next_process += 1;
         let follow = Follow::Every;
-        self.groups.insert(process, Group { pid, live: 0, follow, stopping: false });
+        let image = self.new_image();
+        self.groups.insert(process, Group { pid, image, live: 0, follow, stopping: false });
         // The leader first: its thread begins the process.
         let mut order: Vec<i32> = tids.to_vec();
         order.sort_by_key(|&tid| (tid != pid, tid));
@@ -124,13 +135,20 @@ impl Tasks {
             if i > 0 {
                 self.start_thread(tid, process, at, out);
             } else {
-                let thread = self.add_thread(tid, process, follow);
+                let thread = self.add_thread(tid, process, image, follow);
                 if let Some(group) = self.groups.get_mut(&process) {
                     group.live = 1;
                 }
-                let (parent, vfork) = (None, false);
-                out.events.push(Event::ProcessStarted { process, thread, pid, parent, vfork, at });
-                out.events.push(Event::Attached { process, pid, at });
+                out.events.push(Event::ProcessStarted {
+                    process,
+                    thread,
+                    pid,
+                    parent: None,
+                    image,
+                    vfork: false,
+                    at,
+                });
+                out.events.push(Event::Attached { process, pid, image, at });
             }
             if let Some(slot) = self.slots.get_mut(&tid) {
                 slot.task = Task::attached(follow);
@@ -286,7 +304,7 @@ impl Tasks {
             self.early.insert(tid, Early::Gone { at, ending });
             return;
         };
-        self.finish_task(&mut slot, out);
+        self.finish_task(&mut slot, at, out);
         let (process, thread) = (slot.process, slot.thread);
         out.events.push(Event::ThreadEnded { process, thread, at });
         let Some(group) = self.groups.get_mut(&process) else {
@@ -308,10 +326,10 @@ impl Tasks {
         let Some(slot) = self.slots.get_mut(&tid) else {
             return;
         };
-        let (process, thread) = (slot.process, slot.thread);
+        let caller = slot.caller();
         let (wanted, events) = (&self.wanted, &mut out.events);
         slot.task.time_is_over(value, at, &mut |settled| {
-            tell(wanted, events, process, thread, &settled);
+            tell(wanted, events, caller, &settled);
         });
     }
 
@@ -326,16 +344,30 @@ impl Tasks {
     ) {
         let process = ProcessId(self.next_process);
         self.next_process += 1;
-        let thread = self.add_thread(pid, process, follow);
-        self.groups.insert(process, Group { pid, live: 1, follow, stopping: false });
-        out.events.push(Event::ProcessStarted { process, thread, pid, parent, vfork, at });
+        let inherited = parent.and_then(|p| self.groups.get(&p)).map(|g| g.image);
+        let image = inherited.unwrap_or_else(|| self.new_image());
+        let thread = self.add_thread(pid, process, image, follow);
+        self.groups.insert(process, Group { pid, image, live: 1, follow, stopping: false });
+        let started = Event::ProcessStarted { process, thread, pid, parent, image, vfork, at };
+        out.events.push(started);
     }
 
-    fn add_thread(&mut self, tid: i32, process: ProcessId, follow: Follow) -> ThreadId {
+    fn new_image(&mut self) -> ImageId {
+        self.next_image += 1;
+        ImageId(self.next_image - 1)
+    }
+
+    fn add_thread(
+        &mut self,
+        tid: i32,
+        process: ProcessId,
+        image: ImageId,
+        follow: Follow,
+    ) -> ThreadId {
         let thread = ThreadId(self.next_thread);
         self.next_thread += 1;
         let task = Task::new(follow);
-        self.slots.insert(tid, Slot { thread, process, task, exiting: false });
+        self.slots.insert(tid, Slot { thread, process, image, task, exiting: false });
         thread
     }
 
@@ -352,8 +384,8 @@ impl Tasks {
             return;
         };
         group.live += 1;
-        let follow = group.follow;
-        let thread = self.add_thread(tid, process, follow);
+        let (follow, image) = (group.follow, group.image);
+        let thread = self.add_thread(tid, process, image, follow);
         out.events.push(Event::ThreadStarted { process, thread, tid, at });
     }
 
@@ -361,7 +393,8 @@ impl Tasks {
         let Some(slot) = self.slots.get_mut(&tid) else {
             return;
         };
-        let (process, thread) = (slot.process, slot.thread);
+        let process = slot.process;
+        let caller = slot.caller();
         if let Some(stopping) = stops_process(stop)
             && let Some(group) = self.groups.get_mut(&process)
         {
@@ -371,7 +404,7 @@ impl Tasks {
         let mut filtered = false;
         let action = slot.task.step(stop, at, &mut |settled| {
             filtered |= installs_filter(&settled);
-            tell(wanted, events, process, thread, &settled);
+            tell(wanted, events, caller, &settled);
         });
         if matches!(stop, Stop::Entry(e) if e.sys.is_exec()) {
             events.push(Event::Execing { process, tid });
@@ -406,10 +439,10 @@ impl Tasks {
         }
     }
 
-    fn finish_task(&mut self, slot: &mut Slot, out: &mut Outbox) {
-        let (process, thread) = (slot.process, slot.thread);
+    fn finish_task(&mut self, slot: &mut Slot, at: Nanos, out: &mut Outbox) {
+        let caller = slot.caller();
         let (wanted, events) = (&self.wanted, &mut out.events);
-        slot.task.end(&mut |settled| tell(wanted, events, process, thread, &settled));
+        slot.task.end(at, &mut |settled| tell(wanted, events, caller, &settled));
     }
 
     fn exiting_now(&mut self, tid: i32, at: Nanos, out: &mut Outbox) {
@@ -498,7 +531,7 @@ impl Tasks {
                 .collect();
             for other in others {
                 if let Some(mut slot) = self.remove(other) {
-                    self.finish_task(&mut slot, out);
+                    self.finish_task(&mut slot, at, out);
                     let thread = slot.thread;
                     out.events.push(Event::ThreadEnded { process, thread, at });
                 }
@@ -510,15 +543,20 @@ impl Tasks {
                 group.live = 1;
             }
         }
-        let Some(slot) = self.slots.get(&tid) else {
+        let image = self.new_image();
+        let Some(slot) = self.slots.get_mut(&tid) else {
             return;
         };
+        slot.image = image;
         if slot.task.is_launching() {
             let entered = slot.task.current().and_then(|c| c.entered);
             self.started = Some(entered.unwrap_or(at));
         }
         let thread = slot.thread;
-        out.events.push(Event::Execed { process, thread, pid: tid, at });
+        if let Some(group) = self.groups.get_mut(&process) {
+            group.image = image;
+        }
+        out.events.push(Event::Execed { process, thread, pid: tid, image, at });
         self.advance(tid, &Stop::Exec { former }, at, out);
     }
 }
@@ -552,20 +590,21 @@ fn stops_process(stop: &Stop) -> Option<bool> {
 fn tell(
     wanted: &CallSet,
     events: &mut Vec<Event>,
-    process: ProcessId,
-    thread: ThreadId,
+    (process, thread, image): (ProcessId, ThreadId, ImageId),
     settled: &Settled,
 ) {
-    let Settled { call, left, outcome } = *settled;
+    let Settled { call, left, cut, outcome } = *settled;
     let sys = call.entry.sys;
     if wanted.contains(sys) {
         events.push(Event::Call(Call {
             process,
             thread,
+            image,
             sys,
             args: call.entry.args,
             entered: call.entered,
             left,
+            cut,
             outcome,
             restarts: call.restarts,
             repaired: call.repaired,

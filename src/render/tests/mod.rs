@@ -100,6 +100,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         tree: Some(Tree {
             processes: 1,
             threads: 1,
+            wall_ns: None,
             user_ns: Some(2_180_000_000),
             sys_ns: Some(590_000_000),
             run_queue_ns: Some(3_200_000),
