@@ -21,10 +21,10 @@ pub struct Args {
     #[command(flatten)]
     tracing: Tracing,
     /// Count calls (always on)
-    #[arg(short = 'c', hide_short_help = true)]
+    #[arg(short = 'c', long = "summary-only", hide_short_help = true)]
     summary: bool,
     /// Times are wall time (always on)
-    #[arg(short = 'w', hide_short_help = true)]
+    #[arg(short = 'w', long = "summary-wall-clock", hide_short_help = true)]
     wall: bool,
     /// Write the table to FILE; - is standard output, and then the command's
     /// output goes to standard error
@@ -46,7 +46,8 @@ pub struct Args {
     /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
     #[arg(long)]
     split: bool,
-    /// Write JSON: a record without a run directory
+    /// Write JSON instead, to where the table would go (-o FILE, or -o - for
+    /// standard output): a record without a run directory
     #[arg(long)]
     json: bool,
 }
@@ -86,6 +87,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         args.tracing.trace(&target, &options, &mut [&mut counts, &mut processes])?;
     let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call };
     let mut record = Record::of_traced(run, &seen);
+    args.tracing.note_selection(&mut record.measurement);
     record.groups = args.by.map(|by| match by {
         Group::Process => seen.by_process(),
         Group::Thread => seen.by_thread(),
@@ -100,6 +102,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         let table = TableOptions { top: args.top, sort, columns, width, ..TableOptions::default() };
         render::count(&record, &table)
     };
+    output.after_ctrl_c(traced.ending)?;
     output.write(&text)?;
     Ok(target.end(&traced))
 }

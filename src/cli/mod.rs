@@ -18,7 +18,13 @@ use end::End;
 /// Traces a command's system calls: exact counts over its whole tree, and one
 /// record of the run.
 #[derive(Debug, Parser)]
-#[command(name = "coldtrace", version, subcommand_required = true, max_term_width = 100)]
+#[command(
+    name = "coldtrace",
+    version,
+    subcommand_required = true,
+    max_term_width = 100,
+    args_override_self = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use coldtrace::observe::Statuses;
-use coldtrace::record::Run;
+use coldtrace::record::{Measurement, Run};
 use coldtrace::render::{counted, time};
 use coldtrace::syscall::{Abi, CallSet};
 use coldtrace::tracer::{
@@ -23,8 +23,14 @@ use super::output::say;
 #[derive(Debug, clap::Args)]
 pub struct Tracing {
     /// Follow children and threads (always on)
-    #[arg(short = 'f', hide_short_help = true)]
+    #[arg(short = 'f', long = "follow-forks", hide_short_help = true)]
     follow: bool,
+    /// Nothing is printed about attaching and exits anyway
+    #[arg(short = 'q', long = "quiet", hide = true)]
+    quiet: bool,
+    /// A filter is used anyway with -e trace=
+    #[arg(long, hide = true)]
+    seccomp_bpf: bool,
     /// What to count: trace=SET or just SET (names, %class, /regex, !SET,
     /// ?name), status=SET (successful, failed, unfinished)
     #[arg(short = 'e', value_name = "EXPR")]
@@ -181,11 +187,28 @@ impl Tracing {
         }
     }
 
+    /// Notes in the record what was counted, where it was not everything.
+    pub fn note_selection(&self, measurement: &mut Measurement) {
+        measurement.trace = self.last("trace").or(self.trace.as_deref()).map(str::to_owned);
+        let status = self.last("status").or(self.status.as_deref());
+        measurement.status = match (status, self.successful_only, self.failed_only) {
+            (Some(status), ..) => Some(status.to_owned()),
+            (None, true, _) => Some("successful".into()),
+            (None, _, true) => Some("failed".into()),
+            (None, ..) => None,
+        };
+    }
+
     /// Which outcomes are counted.
     pub fn statuses(&self) -> Result<Statuses, Failure> {
         for expression in &self.expressions {
             let qualifier = expression.split_once('=').map_or("trace", |(q, _)| q);
-            if !matches!(qualifier, "trace" | "t" | "status") {
+            // Signals are never printed, and nothing is said about attaching.
+            let harmless = matches!(
+                expression.as_str(),
+                "signal=none" | "signals=none" | "quiet=all" | "q=all" | "s=none"
+            );
+            if !harmless && !matches!(qualifier, "trace" | "t" | "status") {
                 return Err(Failure::own(format_args!(
                     "-e {expression}: unknown qualifier {qualifier}; trace= and status= are known"
                 )));

@@ -1,12 +1,13 @@
 //! Where reports go.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use coldtrace::render::{DEFAULT_WIDTH, escape};
-use coldtrace::tracer::{high, reason};
+use coldtrace::tracer::{Ending, high, reason};
 
 use super::end::Failure;
 
@@ -35,12 +36,21 @@ impl Output {
         match path {
             None => Ok(Self::Stderr),
             Some(path) if path.as_os_str() == "-" => Ok(Self::Stdout),
+            Some(path) if path.as_os_str().as_bytes().starts_with(b"|") => {
+                let command = path.to_string_lossy();
+                let command = command.trim_start_matches(['|', ' ']);
+                Err(Failure::own(format_args!(
+                    "-o '|{command}': pipes are the shell's to make: -o >({command})"
+                )))
+            }
             Some(path) => {
                 let fail = |e| {
                     let why = reason(&e);
                     Failure::own(format_args!("cannot write {}: {why}", path.display()))
                 };
-                let file = File::create(path).map_err(fail)?;
+                // What it holds stays until there is something to replace it.
+                let file = File::options().write(true).create(true).truncate(false).open(path);
+                let file = file.map_err(fail)?;
                 let file = high(&file).map_err(Failure::from)?;
                 Ok(Self::File(path.clone(), file.into()))
             }
@@ -53,6 +63,15 @@ impl Output {
             Self::Stdout => Ok(Some(high(&io::stderr()).map_err(Failure::from)?)),
             _ => Ok(None),
         }
+    }
+
+    /// A terminal shows `^C` where it was typed: the report begins below.
+    pub fn after_ctrl_c(&mut self, ending: Ending) -> Result<(), Failure> {
+        let typed = matches!(ending, Ending::Killed { signal: libc::SIGINT | libc::SIGQUIT, .. });
+        if typed && matches!(self, Self::Stderr) && io::stderr().is_terminal() {
+            self.write("\n")?;
+        }
+        Ok(())
     }
 
     /// Columns there: of the terminal, or 80.
@@ -74,7 +93,12 @@ impl Output {
                 let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
                 ("standard output".into(), written)
             }
-            Self::File(path, file) => (path.display().to_string(), file.write_all(text.as_bytes())),
+            Self::File(path, file) => {
+                // A device or a pipe cannot be cut.
+                let regular = file.metadata().is_ok_and(|m| m.is_file());
+                let cut = if regular { file.set_len(0) } else { Ok(()) };
+                (path.display().to_string(), cut.and_then(|()| file.write_all(text.as_bytes())))
+            }
         };
         match written {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use coldtrace::observe::{By, Counts, Processes, Statuses};
 use coldtrace::record::{Observed, Record, Run, RunDir};
 use coldtrace::render;
-use coldtrace::tracer::{Options, run_untraced};
+use coldtrace::tracer::{Ending, Options, run_untraced};
 
 use super::end::{End, Failure, OWN_FAILURE};
 use super::options::{Target, Tracing};
@@ -32,7 +32,8 @@ pub struct Args {
     #[arg(long, value_name = "HOW", default_value = "tee")]
     output: Keep,
     /// Do not trace: the unperturbed run, without syscalls and processes
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["expressions", "trace", "status", "successful_only",
+        "failed_only", "split", "timeout", "detach_on_exit", "pids"])]
     no_trace: bool,
     /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
     #[arg(long)]
@@ -52,9 +53,6 @@ enum Keep {
 /// Runs `run`.
 pub fn main(args: &Args) -> Result<End, Failure> {
     let mut target = args.tracing.target()?;
-    if args.no_trace && matches!(target, Target::Processes(_)) {
-        return Err(Failure::own("--no-trace and -p: there is nothing to do"));
-    }
     let mut run = target.run(args.label.clone());
     for tag in &args.tags {
         let Some((key, value)) = tag.split_once('=') else {
@@ -88,6 +86,9 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     }
     let written = dir.write(&record);
     let mut output = Output::Stderr;
+    if let End::Signal(signal) = end {
+        output.after_ctrl_c(Ending::Killed { signal, core: false })?;
+    }
     output.write(&render::summary(&record, output.width()))?;
     match written {
         Ok(()) => output.write(&format!("record   {}\n", dir.path().display()))?,
@@ -143,6 +144,7 @@ impl How<'_> {
         let seen =
             Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call };
         let mut record = Record::of_traced(run, &seen);
+        self.tracing.note_selection(&mut record.measurement);
         record.processes = Some(seen.process_list());
         Ok((record, end))
     }

@@ -57,7 +57,11 @@ impl Tee {
             }
             let failure = stream.failure.lock().ok().and_then(|mut f| f.take());
             if let Some(e) = failure {
-                failures.push(format!("{} is not complete: {}", stream.name, reason(&e)));
+                failures.push(format!(
+                    "{}, or what was shown of it, is not complete: {}",
+                    stream.name,
+                    reason(&e)
+                ));
             }
         }
         let [out, err] = self.streams.map(|s| Some(s.bytes.load(Relaxed)));
@@ -113,8 +117,10 @@ fn copy(mut from: File, log: File, mut show: impl Write, count: &AtomicU64) -> O
             log = None;
             failure = Some(e);
         }
-        if show.write_all(data).and_then(|()| show.flush()).is_err() {
-            return failure;
+        match show.write_all(data).and_then(|()| show.flush()) {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => return failure.or(Some(e)),
+            Err(_) => return failure,
+            Ok(()) => {}
         }
     }
 }

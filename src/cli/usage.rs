@@ -8,18 +8,26 @@ use super::end::OWN_FAILURE;
 use super::output::say;
 
 /// strace's options that mean something else here, or nothing.
-const STRACE: [(&str, &str); 11] = [
+const STRACE: [(&str, &str); 19] = [
     ("-P", "calls of all paths are counted; strace -P knows single paths"),
     ("-C", "there is no line a call; use -c here, or strace for the lines"),
     ("-t", "there is no line a call; `run` keeps start times in the record"),
-    ("-T", "there is no line a call; the table has the times: -U time,min,p50,p99,max"),
+    ("-T", "there is no line a call; the table has the times: -U total-time,min,p50,p99,max"),
     ("-r", "there is no line a call; `run` keeps start times in the record"),
     ("-y", "there is no line a call, so no descriptor to name"),
+    ("-a", "there is no line a call, so no column to align"),
+    ("-i", "there is no line a call, so no instruction pointer to print"),
+    ("-n", "there is no line a call; the numbers are in --json"),
+    ("-A", "-o writes the table anew; append with -o - and >>"),
+    ("-O", "the cost of tracing is measured and shown, not subtracted"),
+    ("-D", "coldtrace is always the command's parent"),
+    ("-b", "descendants are followed to their end; see --detach-on-exit"),
+    ("-I", "Ctrl-C goes to the command, and the table comes when it has ended"),
+    ("-X", "no constants are printed"),
     ("-s", "no strings are printed"),
     ("-v", "no structures are printed; `run` keeps the full record"),
     ("-x", "no strings are printed"),
     ("-k", "no stack traces are taken"),
-    ("-q", "nothing is printed about attaching and exits anyway"),
 ];
 
 /// Prints help, the version, or what is wrong in one line, and says what to
@@ -38,6 +46,9 @@ pub fn report(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let what = text.lines().next().unwrap_or_default();
     let mut what = what.strip_prefix("error: ").unwrap_or(what).to_owned();
+    if let Some(values) = error.get(ContextKind::ValidValue) {
+        what = format!("{what}; known are {values}");
+    }
     if error.kind() == ErrorKind::MissingRequiredArgument {
         // The only argument that is required.
         what = "no command to run was given".into();
@@ -50,6 +61,12 @@ pub fn report(error: &clap::Error) -> ExitCode {
         }
     }
     let second = std::env::args_os().nth(1);
-    let show = second.is_some_and(|word| word == "show");
-    ExitCode::from(if show { 2 } else { OWN_FAILURE })
+    let second = second.as_deref().and_then(std::ffi::OsStr::to_str);
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        let command = std::env::args_os().nth(1).unwrap_or_default();
+        say(&format!("to trace a command: coldtrace count {} ...", command.to_string_lossy()));
+    }
+    // Where the status is the command's otherwise, 125 cannot be mistaken for it.
+    let as_command = matches!(second, Some("count" | "run"));
+    ExitCode::from(if as_command { OWN_FAILURE } else { 2 })
 }

@@ -44,12 +44,10 @@ impl RunDir {
             .mode(0o700)
             .create(runs)
             .map_err(failed("make the directory", runs))?;
-        let ignore = runs.join(".gitignore");
-        match OpenOptions::new().write(true).create_new(true).open(&ignore) {
-            Ok(mut file) => file.write_all(b"*\n").map_err(failed("write", &ignore))?,
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(failed("write", &ignore)(e)),
-        }
+        // Not being able to is no reason to stop: making the run's own
+        // directory will tell.
+        let ignore = OpenOptions::new().write(true).create_new(true).open(runs.join(".gitignore"));
+        let _ = ignore.and_then(|mut file| file.write_all(b"*\n"));
         let base = format!("{}-{}", start.strftime("%Y%m%dT%H%M%S.%3fZ"), safe(label));
         let mut id = base.clone();
         let mut next = 2u32;
@@ -119,9 +117,12 @@ impl RunDir {
         let latest = self.runs.join("latest");
         let new = self.runs.join(format!(".latest-{}", std::process::id()));
         let _ = fs::remove_file(&new);
-        std::os::unix::fs::symlink(&self.id, &new)
-            .and_then(|()| fs::rename(&new, &latest))
-            .map_err(failed("point to the run from", &latest))
+        std::os::unix::fs::symlink(&self.id, &new).and_then(|()| fs::rename(&new, &latest)).map_err(
+            |e| {
+                let _ = fs::remove_file(&new);
+                failed("point to the run from", &latest)(e)
+            },
+        )
     }
 
     /// Removes it: the command never ran.

@@ -105,7 +105,10 @@ impl Reports {
     /// The error that kept the command from running.
     pub fn failure(self, command: &Command) -> Error {
         let name = command.argv.first().cloned().unwrap_or_default();
-        let name = name.to_string_lossy().into_owned();
+        let name = match name.to_string_lossy() {
+            name if name.is_empty() => "''".into(),
+            name => name.into_owned(),
+        };
         match self.failure {
             Some((Stage::Exec, e)) if e.raw_os_error() == Some(libc::ENOENT) => {
                 if std::path::Path::new(&name).exists() {
@@ -116,7 +119,8 @@ impl Reports {
             }
             Some((Stage::Exec, source)) => Error::CannotRun { name, source },
             Some((Stage::Groups | Stage::User, source)) => {
-                os(format!("cannot become the user to run {name} as"), source)
+                let user = command.user.as_ref().map_or("", |u| u.name.as_str());
+                os(format!("cannot become user {user} to run {name}"), source)
             }
             Some((Stage::Filter, source)) => os("cannot install the filter", source),
             None => Error::DiedBeforeExec { name },

@@ -32,6 +32,19 @@ const ARCHES: &[(u32, &[(Abi, u32)])] =
 const ARCHES: &[(u32, &[(Abi, u32)])] =
     &[(0xc000_00b7, &[(Abi::Aarch64, 0)]), (0x4000_0028, &[(Abi::Arm, 0)])];
 
+/// Calls that always end in EINTR when a signal wakes them (signal(7)). Reads
+/// and writes with a socket timeout are too many to stop for it.
+const ENDED_BY_TRACING: [&str; 8] = [
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "semop",
+    "semtimedop",
+    "rt_sigtimedwait",
+    "io_getevents",
+    "io_pgetevents",
+];
+
 /// A filter, ready to be installed in a forked child.
 #[derive(Debug)]
 pub struct Filter {
@@ -40,9 +53,17 @@ pub struct Filter {
 
 impl Filter {
     /// Stops `wanted`, and what the tracer itself must see: a program that
-    /// installs a filter, and children that would escape by CLONE_UNTRACED.
+    /// installs a filter, children that would escape by CLONE_UNTRACED, and
+    /// calls that an ignored signal ends only under a tracer.
     /// `None` when the program would be too long for the kernel.
     pub fn stopping(wanted: &CallSet) -> Option<Self> {
+        let mut seen = wanted.clone();
+        for name in ENDED_BY_TRACING {
+            if let Some(sys) = Sys::from_name(Abi::native(), name) {
+                seen.insert(sys);
+            }
+        }
+        let wanted = &seen;
         let mut program = vec![statement(LOAD, ARCH)];
         for (arch, abis) in ARCHES {
             let mut block = vec![statement(LOAD, NUMBER)];

@@ -4,6 +4,8 @@
 /// A user to run a command as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
+    /// Name.
+    pub name: String,
     /// User id.
     pub uid: u32,
     /// Primary group.
@@ -46,7 +48,7 @@ impl User {
                 groups.push(id);
             }
         }
-        Some(Self { uid, gid, groups })
+        Some(Self { name: name.to_owned(), uid, gid, groups })
     }
 }
 
@@ -58,7 +60,7 @@ mod tests {
     fn a_user_has_the_groups_that_list_him() {
         let passwd = "root:x:0:0:r:/root:/bin/sh\nann:x:1000:1001::/home/ann:/bin/sh\n";
         let group = "ann:x:1001:\naudio:x:29:bob,ann\nvideo:x:44:bob\n";
-        let ann = User { uid: 1000, gid: 1001, groups: vec![1001, 29] };
+        let ann = User { name: "ann".into(), uid: 1000, gid: 1001, groups: vec![1001, 29] };
         assert_eq!(User::parse("ann", passwd, group), Some(ann.clone()));
         assert_eq!(User::parse("1000", passwd, group), Some(ann));
         assert_eq!(User::parse("eve", passwd, group), None);
