@@ -1,6 +1,6 @@
 //! `coldtrace show`: a record as a person wants to read it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use coldtrace::record::{Record, read};
 use coldtrace::render::{self, Column, SortKey, TableOptions};
@@ -20,10 +20,12 @@ pub struct Args {
     /// Only the process tree
     #[arg(long)]
     processes: bool,
-    /// Sort the table as `count -S`
+    /// Sort the table by: time, calls, errors, min, max, avg, p50, p90, p99,
+    /// unfinished, restarts, name, none
     #[arg(short = 'S', long = "summary-sort-by", value_name = "KEY", default_value = "time")]
     sort: String,
-    /// Columns of the table as `count -U`
+    /// Columns of the table: percent, total-time, avg, calls, errors, min, p50,
+    /// p90, p99, max, unfinished, restarts, name
     #[arg(short = 'U', long = "summary-columns", value_name = "LIST")]
     columns: Option<String>,
     /// Show only the first N rows of the table
@@ -49,6 +51,14 @@ fn show(args: &Args) -> Result<End, Failure> {
     let sort = SortKey::parse(&args.sort).map_err(Failure::own)?;
     let columns = args.columns.as_deref().map(Column::parse_list).transpose();
     let columns = columns.map_err(Failure::own)?;
+    // Where a name exists as such, it is that file: see `read`.
+    let latest = args.run == "latest" && !Path::new("latest").exists();
+    if latest && args.runs.join("latest").symlink_metadata().is_err() {
+        return Err(Failure::own(format_args!(
+            "no run in {} yet: coldtrace run CMD makes one",
+            args.runs.display()
+        )));
+    }
     let record = read(&args.run, &args.runs).map_err(Failure::own)?;
     let mut output = Output::open(Some(&args.output))?;
     let width = output.width();
@@ -89,4 +99,46 @@ fn json(args: &Args, record: &Record) -> Result<String, Failure> {
         })),
     };
     Ok(text.map_err(Failure::own)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+
+    fn args(words: &[&str]) -> Args {
+        let words = ["show"].iter().chain(words);
+        let matches = Args::augment_args(Command::new("show")).get_matches_from(words);
+        Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    #[test]
+    fn the_words_of_the_help_are_understood() {
+        let command = Args::augment_args(Command::new("show"));
+        let words = |id: &str| -> Vec<String> {
+            let option = command.get_arguments().find(|arg| arg.get_id() == id);
+            let help = option.and_then(|arg| arg.get_help()).map(ToString::to_string);
+            let help = help.unwrap_or_default();
+            let list = help.split_once(": ").map_or("", |(_, list)| list);
+            list.split(", ").map(str::to_owned).collect()
+        };
+        let columns = Column::parse_list(&words("columns").join(","));
+        assert_eq!(columns.map(|columns| columns.len()), Ok(13));
+        let keys = words("sort");
+        assert_eq!(keys.len(), 13);
+        for key in keys {
+            assert!(SortKey::parse(&key).is_ok(), "{key}");
+        }
+        let named = Column::parse_list("percent,total-time");
+        assert_eq!(named, Ok(vec![Column::Percent, Column::Seconds, Column::Name]));
+    }
+
+    #[test]
+    fn no_run_yet_is_one_line() {
+        let failure = main(&args(&["--runs", "/nonexistent/runs"])).err();
+        let failure = failure.map(|failure| (failure.status, failure.message));
+        let message = "no run in /nonexistent/runs yet: coldtrace run CMD makes one";
+        assert_eq!(failure, Some((2, message.to_owned())));
+    }
 }

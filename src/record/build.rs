@@ -52,7 +52,7 @@ impl Record {
             watched_ns: Some(traced.watched)
                 .filter(|&w| w < traced.ended.saturating_sub(traced.started) * 99 / 100),
             repaired: seen.counts.tallies().map(|(_, t)| t.repaired).sum(),
-            events_lost: 0,
+            events_lost: traced.lost,
             filter: filter.into(),
             filter_reason,
             notes: traced.notes.clone(),

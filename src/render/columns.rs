@@ -50,7 +50,7 @@ pub enum SortKey {
     Restarts,
     /// Name.
     Name,
-    /// The order in which the rows came.
+    /// The order of the syscall tables: by ABI and number.
     Nothing,
 }
 

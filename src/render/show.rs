@@ -3,9 +3,14 @@
 use crate::record::{Outcome, Record};
 
 use super::columns::SortKey;
-use super::footer::{Totals, cpu, filter, lost, over_threads, parallel, repaired};
+use super::footer::{
+    Totals, Wall, filter, in_parentheses, lost, outlived, over_threads, parallel, repaired,
+    selection, wall_ns, watched,
+};
 use super::table::{TableOptions, native_abi, table};
-use super::text::{clauses, command_line, display_width, escape, fold, shorten_middle, words};
+use super::text::{
+    Clause, command_line, display_width, escape, fold, own_words, quote, shorten_middle,
+};
 use super::tree::process_tree;
 use super::units::{Split, bytes, counted, span, time};
 
@@ -15,6 +20,10 @@ const TOP: usize = 15;
 const LABEL: usize = 9;
 /// Where the outcome begins behind a short command.
 const OUTCOME: usize = 34;
+/// Attached processes that are named.
+const PIDS: usize = 5;
+/// A command that is left less than this gets a line of its own.
+const COMMAND: usize = 16;
 /// `ru_inblock` and `ru_oublock` count these.
 const BLOCK: u64 = 512;
 
@@ -22,8 +31,7 @@ const BLOCK: u64 = 512;
 /// that the record does not hold are left out.
 pub fn show(record: &Record, width: usize) -> String {
     let mut out = summary(record, width);
-    let tree = processes(record, width);
-    if !tree.is_empty() {
+    if let Some(tree) = tree_table(record, width) {
         out.push('\n');
         out.push_str(&tree);
     }
@@ -41,22 +49,34 @@ pub fn show(record: &Record, width: usize) -> String {
     out
 }
 
-/// The process tree; empty where the record has none.
+/// The process tree, or why there is none.
 pub fn processes(record: &Record, width: usize) -> String {
-    let processes = record.processes.as_deref().filter(|all| !all.is_empty());
-    processes.map_or_else(String::new, |all| process_tree(all, record.syscalls.is_some(), width))
+    tree_table(record, width).unwrap_or_else(|| {
+        let why = if record.measurement.engine == "none" {
+            "it was not traced"
+        } else {
+            "count keeps none, run keeps them"
+        };
+        own_words(&[Clause::one(format!("no processes in this record: {why}"))], width)
+    })
+}
+
+fn tree_table(record: &Record, width: usize) -> Option<String> {
+    let processes = record.processes.as_deref().filter(|all| !all.is_empty())?;
+    let attached = !record.run.attached.is_empty();
+    Some(process_tree(processes, record.syscalls.is_some(), attached, width))
 }
 
 /// What ran and how it ended, where the time went, what it used, and how that
 /// was measured.
 pub fn summary(record: &Record, width: usize) -> String {
     let mut out = headline(record, width);
-    let mut line = |label: &str, parts: Vec<Vec<String>>| {
+    let mut line = |label: &str, clauses: Vec<Clause>| {
         let first = format!("{label:<LABEL$}");
-        out.push_str(&fold(&first, &" ".repeat(LABEL), &clauses(parts), width));
+        out.push_str(&fold(&first, &" ".repeat(LABEL), &clauses, width));
     };
     let totals = record.syscalls.as_deref().map(Totals::of);
-    line("run", run(record));
+    line("run", run(record, width));
     line("time", time_parts(record));
     line("calls", totals.as_ref().map_or(Vec::new(), |totals| calls(record, totals)));
     line("memory", memory(record));
@@ -65,14 +85,16 @@ pub fn summary(record: &Record, width: usize) -> String {
     line("tree", tree(record));
     line("measured", measured(record));
     for sentence in lost(record).iter().chain(&filter(record)).chain(&record.measurement.notes) {
-        let first = format!("{:<LABEL$}", "note");
-        out.push_str(&fold(&first, &" ".repeat(LABEL), &words(sentence), width));
+        line("note", vec![Clause::words(sentence)]);
     }
     out
 }
 
 /// What ran and how it ended; the end comes first when it was a bad one.
 fn headline(record: &Record, width: usize) -> String {
+    if !record.run.attached.is_empty() {
+        return attached(record, width);
+    }
     let Outcome { exit_code, signal, core_dumped, wall_ns, .. } = &record.outcome;
     let after = time(*wall_ns);
     let command = if record.run.argv.is_empty() {
@@ -100,77 +122,117 @@ fn headline(record: &Record, width: usize) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// Label and tags, where the user gave any.
-fn run(record: &Record) -> Vec<Vec<String>> {
+/// Which processes were looked at, for how long, and what the first of them is.
+fn attached(record: &Record, width: usize) -> String {
+    let pids = &record.run.attached;
+    let mut named: Vec<String> = pids.iter().take(PIDS).map(ToString::to_string).collect();
+    if pids.len() > PIDS {
+        named.push(format!("{} more", pids.len() - PIDS));
+    }
+    let watched = format!("watched for {}", time(record.outcome.wall_ns));
+    let head = format!("attached to {}: {watched}", named.join(", "));
+    if record.run.argv.is_empty() {
+        return fold("", "", &[Clause::one(head)], width);
+    }
+    let of = match pids.as_slice() {
+        [first, _, ..] => format!("{first}: "),
+        _ => String::new(),
+    };
+    let command = |room: usize| {
+        let room = room.saturating_sub(of.len() + "()".len()).max(8);
+        format!("({of}{})", shorten_middle(&command_line(&record.run.argv), room))
+    };
+    let room = width.saturating_sub(display_width(&head) + 1);
+    let beside = format!("{head} {}", command(room.max(COMMAND)));
+    fold("", "", &[Clause::parted(beside, vec![head, command(width.saturating_sub(2))])], width)
+}
+
+/// What tells this run from others.
+fn run(record: &Record, width: usize) -> Vec<Clause> {
     let run = &record.run;
-    let name = run.argv.first().map(|path| path.rsplit('/').next().unwrap_or(path));
-    let mut parts = Vec::new();
-    if name.is_some_and(|name| name != run.label) {
-        parts.push(vec![format!("label {}", escape(&run.label))]);
+    let room = width.saturating_sub(LABEL + "label ".len()).max(8);
+    let short = |text: &str| shorten_middle(text, room).into_owned();
+    let name = run.argv.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
+    let mut parts: Vec<Clause> = run.id.iter().map(|id| Clause::one(short(&escape(id)))).collect();
+    if name != run.label {
+        parts.push(Clause::one(format!("label {}", short(&escape(&run.label)))));
     }
-    if !run.tags.is_empty() {
-        let tags = run.tags.iter().map(|(key, value)| format!("{}={}", escape(key), escape(value)));
-        let mut tags: Vec<String> = tags.collect();
-        if let Some(first) = tags.first_mut() {
-            first.insert_str(0, "tags ");
+    let tags = run.tags.iter().map(|(key, value)| format!("{}={}", escape(key), escape(value)));
+    let mut tags: Vec<String> = tags.map(|tag| short(&tag)).collect();
+    if let Some(first) = tags.first_mut() {
+        first.insert_str(0, "tags ");
+    }
+    parts.push(Clause::list(tags));
+    let started = format!("started {}", escape(&run.start));
+    parts.push(match &run.cwd {
+        Some(cwd) => {
+            let place = format!("in {}", short(&quote(cwd)));
+            Clause::parted(format!("{started} {place}"), vec![started, place])
         }
-        parts.push(tags);
-    }
+        None => Clause::one(started),
+    });
     parts
 }
 
-fn time_parts(record: &Record) -> Vec<Vec<String>> {
-    let Some((user_ns, sys_ns)) = cpu(record) else {
+fn time_parts(record: &Record) -> Vec<Clause> {
+    let Some(known) = Wall::of(record) else {
         return Vec::new();
     };
-    let split = Split::new(record.outcome.wall_ns, user_ns, sys_ns);
-    let Split { scale, wall, user, sys, .. } = &split;
+    let Split { scale, wall, off_cpu, .. } = &known.split;
     let unit = scale.name;
-    let line = match &split.off_cpu {
-        Ok(off) => format!("user {user} + sys {sys} + off CPU {off} {unit}"),
-        Err(cpus) if parallel(record) => {
-            format!("user {user} + sys {sys} {unit} in {wall} {unit} of wall time = {cpus} CPUs")
+    let mut parts = vec![match off_cpu {
+        Ok(_) if known.whole_tree => {
+            known.sum(&format!("{wall} {unit} of the whole tree"), true, "")
         }
-        Err(_) => format!("user {user} + sys {sys} {unit}"),
-    };
-    let mut parts = vec![vec![line]];
-    if let Some(waited) = record.tree.as_ref().and_then(|tree| tree.run_queue_ns) {
-        parts.push(vec![format!("waited {} for a CPU", time(waited))]);
-    }
+        Err(cpus) if parallel(record) => {
+            known.sum("", true, &format!("in {wall} {unit} of wall time = {cpus} CPUs"))
+        }
+        Ok(_) | Err(_) => known.sum("", true, ""),
+    }];
+    let waited = record.tree.as_ref().and_then(|tree| tree.run_queue_ns).filter(|&ns| ns > 0);
+    parts.extend(waited.map(|ns| Clause::one(format!("waited {} for a CPU", time(ns)))));
     parts
 }
 
-fn calls(record: &Record, totals: &Totals) -> Vec<Vec<String>> {
-    let over = over_threads(totals.wall_ns, record.outcome.wall_ns);
-    let held = format!("{} in {}{over}", totals.calls, span(totals.wall_ns));
-    let mut parts = vec![vec![held]];
-    let mut kinds = totals.kinds.clone();
-    if let Some(first) = kinds.first_mut() {
-        first.insert_str(0, &format!("{} (", counted(totals.errors, "error")));
+fn calls(record: &Record, totals: &Totals) -> Vec<Clause> {
+    let over = over_threads(totals.wall_ns, wall_ns(record));
+    let [trace, status] = selection(record);
+    let mut what = totals.calls.to_string();
+    if let Some(trace) = trace {
+        what.push_str(" of ");
+        what.push_str(&trace);
     }
-    if let Some(last) = kinds.last_mut() {
-        last.push(')');
-        parts.push(kinds);
-    } else {
-        parts.push(vec![counted(totals.errors, "error")]);
+    if let Some(status) = &status {
+        what.push_str(" with ");
+        what.push_str(status);
     }
-    parts.extend(totals.oddities.iter().map(|odd| vec![odd.clone()]));
-    parts.extend(repaired(record).map(|text| vec![text]));
+    let mut parts = vec![Clause::one(format!("{what} in {}{over}", span(totals.wall_ns)))];
+    let errors = counted(totals.errors, "error");
+    match in_parentheses(&errors, totals.kinds.clone()) {
+        Some(kinds) => parts.push(kinds),
+        // There may have been some that were not to be counted.
+        None if status.is_some() => {}
+        None => parts.push(Clause::one(errors)),
+    }
+    parts.extend(totals.oddities.iter().cloned());
+    parts.extend(repaired(record).map(Clause::one));
     parts
 }
 
-fn memory(record: &Record) -> Vec<Vec<String>> {
-    let peak = record.tree.as_ref().and_then(|tree| tree.peak_rss_bytes);
-    let line = match (peak, &record.rusage) {
-        (Some(peak), _) => format!("peak {}", bytes(peak)),
+fn memory(record: &Record) -> Vec<Clause> {
+    let tree = record.tree.as_ref();
+    let alone = tree.is_some_and(|tree| tree.processes == 1);
+    let what = if alone { "peak" } else { "largest process" };
+    let line = match (tree.and_then(|tree| tree.peak_rss_bytes), &record.rusage) {
+        (Some(peak), _) => format!("{what} {}", bytes(peak)),
         // Not the same: the launcher's own size is its lower bound.
-        (None, Some(usage)) => format!("ru_maxrss {}", bytes(usage.ru_maxrss_bytes)),
+        (None, Some(usage)) => format!("{what} {} (ru_maxrss)", bytes(usage.ru_maxrss_bytes)),
         (None, None) => return Vec::new(),
     };
-    vec![vec![line]]
+    vec![Clause::one(line)]
 }
 
-fn faults(record: &Record) -> Vec<Vec<String>> {
+fn faults(record: &Record) -> Vec<Clause> {
     let tree = record.tree.as_ref();
     let usage = record.rusage.as_ref();
     let faults = tree
@@ -181,67 +243,72 @@ fn faults(record: &Record) -> Vec<Vec<String>> {
         .or_else(|| usage.map(|usage| (usage.voluntary_switches, usage.involuntary_switches)));
     let mut parts = Vec::new();
     if let Some((major, minor)) = faults {
-        parts.push(vec![format!("{major} major"), format!("{minor} minor")]);
+        let major = (major > 0).then(|| format!("{major} major"));
+        parts.push(Clause::list(major.into_iter().chain([format!("{minor} minor")]).collect()));
     }
     if let Some((voluntary, involuntary)) = switches {
-        parts.push(vec![
+        parts.push(Clause::list(vec![
             format!("switches {voluntary} voluntary"),
             format!("{involuntary} involuntary"),
-        ]);
+        ]));
     }
     parts
 }
 
-fn io(record: &Record) -> Vec<Vec<String>> {
+fn io(record: &Record) -> Vec<Clause> {
     let mut parts = Vec::new();
     if let Some(usage) = &record.rusage {
         let size = |blocks: u64| bytes(blocks.saturating_mul(BLOCK));
-        parts.push(vec![
-            format!("disks read {}", size(usage.block_in)),
-            format!("written {}", size(usage.block_out)),
-        ]);
+        let read = format!("disks read {}", size(usage.block_in));
+        let written = Some(usage.block_out).filter(|&blocks| blocks > 0);
+        let written = written.map(|blocks| format!("written {}", size(blocks)));
+        parts.push(Clause::list([read].into_iter().chain(written).collect()));
     }
     let output = [("stdout", record.outcome.stdout_bytes), ("stderr", record.outcome.stderr_bytes)];
-    let counted: Vec<String> = output
+    let counted = output
         .into_iter()
-        .filter_map(|(name, size)| size.map(|size| format!("{name} {}", bytes(size))))
-        .collect();
-    if !counted.is_empty() {
-        parts.push(counted);
-    }
+        .filter_map(|(name, size)| size.map(|size| format!("{name} {}", bytes(size))));
+    parts.push(Clause::list(counted.collect()));
     parts
 }
 
-fn tree(record: &Record) -> Vec<Vec<String>> {
+fn tree(record: &Record) -> Vec<Clause> {
     let Some(tree) = &record.tree else {
         return Vec::new();
     };
-    vec![vec![counted(tree.processes, "process"), counted(tree.threads, "thread")]]
+    let size = vec![counted(tree.processes, "process"), counted(tree.threads, "thread")];
+    let last = outlived(record).map(|ns| Clause::one(format!("the last ended after {}", time(ns))));
+    [Clause::list(size)].into_iter().chain(last).collect()
 }
 
-fn measured(record: &Record) -> Vec<Vec<String>> {
+fn measured(record: &Record) -> Vec<Clause> {
     let measurement = &record.measurement;
     if measurement.engine == "none" {
-        return vec![vec!["without tracing".to_owned()]];
+        return vec![Clause::one("without tracing")];
     }
-    let mut parts = vec![vec![
+    let mut parts = vec![Clause::list(vec![
         format!("by {}", escape(&measurement.engine)),
         counted(measurement.stops, "stop"),
-    ]];
+    ])];
     let per_call = measurement.cost_per_call_ns.map(|ns| format!("{} a call", time(ns)));
-    match (measurement.estimated_added_ns, per_call) {
+    let added = measurement.estimated_added_ns;
+    let added = added.map(|added| format!("tracing added about {}", time(added)));
+    match (added, per_call) {
         (Some(added), Some(per_call)) => {
-            parts.push(vec![format!("tracing added about {} ({per_call})", time(added))]);
+            let per_call = format!("({per_call})");
+            parts.push(Clause::parted(format!("{added} {per_call}"), vec![added, per_call]));
         }
-        (Some(added), None) => parts.push(vec![format!("tracing added about {}", time(added))]),
-        (None, Some(per_call)) => parts.push(vec![format!("tracing adds {per_call}")]),
+        (Some(added), None) => parts.push(Clause::one(added)),
+        (None, Some(per_call)) => parts.push(Clause::one(format!("tracing adds {per_call}"))),
         (None, None) if measurement.times_perturbed => {
-            parts.push(vec!["times include tracing".to_owned()]);
+            parts.push(Clause::one("times include tracing"));
         }
         (None, None) => {}
     }
-    if measurement.filter == "installed" {
-        parts.push(vec!["filter installed".to_owned()]);
+    parts.extend(watched(record).map(Clause::one));
+    // Where that was not so for some, a note says it.
+    if measurement.filter == "installed" && measurement.filter_reason.is_none() {
+        parts.push(Clause::one("other calls ran at full speed"));
     }
     parts
 }

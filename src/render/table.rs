@@ -8,7 +8,7 @@ use crate::record::{Group, Record, SyscallRow};
 use super::columns::{Column, SortKey};
 use super::footer::footer;
 use super::grid::{Grid, Head};
-use super::text::{LEAD, display_width, escape, own_words, shorten_middle};
+use super::text::{Clause, LEAD, display_width, escape, own_words, shorten_middle};
 use super::units::{counted, micros, seconds, span};
 
 /// How the table is to look.
@@ -64,6 +64,8 @@ pub(super) fn errors(row: &SyscallRow) -> u64 {
 #[derive(Clone, Default)]
 struct Sums {
     name: String,
+    /// ABI, the machine's own first, and number.
+    place: (bool, String, i64),
     calls: u64,
     errors: u64,
     unfinished: u64,
@@ -82,6 +84,7 @@ impl Sums {
         let wall = row.wall_ns.filter(|wall| wall.count > 0);
         Self {
             name: shown_name(row, native).into_owned(),
+            place: (row.abi != native, row.abi.clone(), row.number),
             calls: row.calls,
             errors: errors(row),
             unfinished: row.unfinished,
@@ -158,7 +161,7 @@ impl Sums {
 
 fn sort(rows: &mut [Sums], key: SortKey) {
     match key {
-        SortKey::Nothing => {}
+        SortKey::Nothing => rows.sort_by(|a, b| a.place.cmp(&b.place)),
         SortKey::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
         key => rows.sort_by(|a, b| {
             let order = |row: &Sums| Reverse((row.sort_value(key), row.total, row.calls));
@@ -181,10 +184,8 @@ pub fn table(rows: &[SyscallRow], options: &TableOptions) -> String {
     fit(rows, &total, options).render()
 }
 
-/// Beside a name longer than this, `max us` gives way.
+/// A name that is shorter than this is not shortened.
 const NAME: usize = 16;
-/// What the usual columns leave free beside such a name in 80 columns.
-const SPARE: usize = 3;
 
 /// Leaves out columns, then shortens names, until the lines fit.
 fn fit(mut rows: Vec<Sums>, total: &Sums, options: &TableOptions) -> Grid {
@@ -200,9 +201,8 @@ fn fit(mut rows: Vec<Sums>, total: &Sums, options: &TableOptions) -> Grid {
             (false, Column::Percent),
         ] {
             let room = grid.room(options.width);
-            let comfortable = room.saturating_sub(SPARE).max(room.min(NAME));
             // strace's own columns go only where not even a short name fits.
-            let enough = if ours { longest <= comfortable } else { room >= NAME };
+            let enough = if ours { longest <= room } else { room >= NAME };
             if !enough {
                 columns.retain(|kept| *kept != column);
                 grid = fill(&columns, &rows, total, options.width);
@@ -268,7 +268,7 @@ pub fn groups(groups: &[Group], options: &TableOptions) -> String {
         let room = options.width.saturating_sub(LEAD.len() + display_width(&what)).max(8);
         let name = escape(&group.name);
         let line = format!("{}{what}", shorten_middle(&name, room));
-        out.push_str(&own_words(&[line], options.width));
+        out.push_str(&own_words(&[Clause::one(line)], options.width));
         out.push_str(&table(&group.syscalls, options));
     }
     out
@@ -279,7 +279,7 @@ pub fn count(record: &Record, options: &TableOptions) -> String {
     let mut out = match (&record.groups, &record.syscalls) {
         (Some(parts), _) => groups(parts, options),
         (None, Some(rows)) => table(rows, options),
-        (None, None) => own_words(&["no calls: nothing was traced".to_owned()], options.width),
+        (None, None) => own_words(&[Clause::one("no calls: nothing was traced")], options.width),
     };
     out.push_str(&footer(record, options.width));
     out

@@ -118,65 +118,162 @@ fn prefix(chars: impl Iterator<Item = (usize, char)>, room: usize) -> usize {
         .count()
 }
 
-/// Atoms joined by blanks into lines of at most `width` columns, each ended by
-/// a newline. The first line begins with `first`, the others with `next`. An
-/// atom is never parted; one that is too long for a line is shortened.
-pub(super) fn fold(first: &str, next: &str, atoms: &[String], width: usize) -> String {
-    let mut out = String::new();
-    let mut line = String::from(first);
-    let mut fresh = true;
-    for atom in atoms {
-        let lead = display_width(if out.is_empty() { first } else { next });
-        let used = display_width(&line);
-        if !fresh && used + 1 + display_width(atom) > width {
-            out.push_str(line.trim_end());
-            out.push('\n');
-            line = String::from(next);
-            fresh = true;
-        }
-        if !fresh {
-            line.push(' ');
-        }
-        // Even in a very narrow terminal something has to be said.
-        line.push_str(&shorten_middle(atom, width.saturating_sub(lead).max(8)));
-        fresh = false;
+/// What is said in one go, and where it may be parted when a line is too short
+/// for it.
+#[derive(Debug, Clone)]
+pub(super) struct Clause {
+    whole: String,
+    /// Each is said to the end on one line, if a line is long enough.
+    parts: Vec<String>,
+}
+
+impl Clause {
+    /// Words that belong together.
+    pub fn one(whole: impl Into<String>) -> Self {
+        let whole = whole.into();
+        Self { parts: vec![whole.clone()], whole }
     }
-    if !fresh {
-        out.push_str(line.trim_end());
-        out.push('\n');
+
+    /// Items with `, ` between them.
+    pub fn list(mut items: Vec<String>) -> Self {
+        let whole = items.join(", ");
+        let last = items.len().saturating_sub(1);
+        for item in items.iter_mut().take(last) {
+            item.push(',');
+        }
+        Self { whole, parts: items }
     }
-    out
+
+    /// Something that is said in other words when it has to be parted.
+    pub fn parted(whole: String, parts: Vec<String>) -> Self {
+        Self { whole, parts }
+    }
+
+    /// Several clauses as one.
+    pub fn joined(clauses: &[Self]) -> Self {
+        let wholes = clauses.iter().map(|clause| clause.whole.as_str());
+        Self::one(wholes.filter(|whole| !whole.is_empty()).collect::<Vec<_>>().join("; "))
+    }
+
+    /// Columns that it takes on one line.
+    pub fn width(&self) -> usize {
+        display_width(&self.whole)
+    }
+
+    /// A sentence from a record, escaped.
+    pub fn words(sentence: &str) -> Self {
+        let words: Vec<_> = sentence.split_whitespace().map(escape).collect();
+        Self::one(words.join(" "))
+    }
+}
+
+/// Clauses as lines of at most `width` columns, each ended by a newline. The
+/// first line begins with `first`, the others with `next`. Two clauses on one
+/// line have `; ` between them. One that does not fit begins a new line; where
+/// that is too short, it is parted, and what follows is indented.
+pub(super) fn fold(first: &str, next: &str, clauses: &[Clause], width: usize) -> String {
+    let mut lines = Lines { width, ..Lines::begun(first) };
+    for clause in clauses.iter().filter(|clause| !clause.whole.is_empty()) {
+        if lines.put("; ", &clause.whole) {
+            continue;
+        }
+        lines.end(next);
+        if lines.put("", &clause.whole) {
+            continue;
+        }
+        let indented = format!("{next}  ");
+        // Nothing else is said on the lines of a clause that was parted.
+        for part in &clause.parts {
+            if lines.put(" ", part) {
+                continue;
+            }
+            lines.end(&indented);
+            if lines.put("", part) {
+                continue;
+            }
+            for word in unbroken(part) {
+                if !lines.put(" ", &word) {
+                    lines.end(&indented);
+                    lines.force(&word);
+                }
+            }
+        }
+        lines.end(next);
+    }
+    lines.end("");
+    lines.done
+}
+
+/// Lines in the making.
+struct Lines {
+    done: String,
+    line: String,
+    /// Columns that the line's beginning takes.
+    lead: usize,
+    /// Nothing is behind that yet.
+    fresh: bool,
+    width: usize,
+}
+
+impl Lines {
+    fn begun(first: &str) -> Self {
+        let lead = display_width(first);
+        Self { done: String::new(), line: first.to_owned(), lead, fresh: true, width: 0 }
+    }
+
+    /// Puts the text on the line, behind the joint when it is not the first
+    /// there. False when it does not fit.
+    fn put(&mut self, joint: &str, text: &str) -> bool {
+        let joint = if self.fresh { "" } else { joint };
+        let wide = [self.line.as_str(), joint, text].into_iter().map(display_width);
+        let fits = wide.fold(0, usize::saturating_add) <= self.width;
+        if fits {
+            self.line.extend([joint, text]);
+            self.fresh = false;
+        }
+        fits
+    }
+
+    /// Puts as much of a word on an empty line as fits; even in a very narrow
+    /// terminal something has to be said.
+    fn force(&mut self, word: &str) {
+        self.line.push_str(&shorten_middle(word, self.width.saturating_sub(self.lead).max(8)));
+        self.fresh = false;
+    }
+
+    /// Ends the line, when there is something on it, and begins another.
+    fn end(&mut self, next: &str) {
+        if !self.fresh {
+            self.done.push_str(self.line.trim_end());
+            self.done.push('\n');
+            next.clone_into(&mut self.line);
+            self.lead = display_width(next);
+            self.fresh = true;
+        }
+    }
+}
+
+/// The words of a text; a number and its unit are one: `0.27 s`, `12 %`.
+fn unbroken(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let unit = word.chars().take_while(|c| c.is_ascii_alphabetic() || *c == '%').count();
+        let number = |word: &String| {
+            let word = word.strip_prefix('(').unwrap_or(word);
+            !word.is_empty() && word.chars().all(|c| c.is_ascii_digit() || c == '.')
+        };
+        match words.last_mut() {
+            Some(last) if (1..=4).contains(&unit) && number(last) => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words
 }
 
 /// Lines of the tool's own words; see [`fold`].
-pub(super) fn own_words(atoms: &[String], width: usize) -> String {
-    fold(LEAD, LEAD, atoms, width)
-}
-
-/// A sentence from a record as atoms, one a word, escaped.
-pub(super) fn words(sentence: &str) -> Vec<String> {
-    sentence.split_whitespace().map(|word| escape(word).into_owned()).collect()
-}
-
-/// Appends `mark` to the last atom, when there is one.
-pub(super) fn punctuate(atoms: &mut [String], mark: &str) {
-    if let Some(last) = atoms.last_mut() {
-        last.push_str(mark);
-    }
-}
-
-/// Several lists of atoms as one, `, ` within a list and `; ` between two.
-pub(super) fn clauses(parts: Vec<Vec<String>>) -> Vec<String> {
-    let mut out: Vec<String> = Vec::new();
-    for part in parts.into_iter().filter(|part| !part.is_empty()) {
-        punctuate(&mut out, ";");
-        let start = out.len();
-        for atom in part {
-            if out.len() > start {
-                punctuate(&mut out, ",");
-            }
-            out.push(atom);
-        }
-    }
-    out
+pub(super) fn own_words(clauses: &[Clause], width: usize) -> String {
+    fold(LEAD, LEAD, clauses, width)
 }

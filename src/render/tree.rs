@@ -10,6 +10,8 @@ use super::units::{Scale, counted};
 
 /// Rows that are shown before the rest is folded.
 const LINES: usize = 30;
+/// Where less than this is left for the names, the starts give way.
+const NAMES: usize = 30;
 /// Levels that are indented; deeper ones would leave no room for names.
 const DEPTH: usize = 12;
 
@@ -29,6 +31,13 @@ struct Row {
     depth: usize,
 }
 
+/// The columns of numbers.
+struct Shown {
+    traced: bool,
+    starts: bool,
+    scale: Scale,
+}
+
 /// A process tree, by index into the processes.
 struct Forest<'a> {
     processes: &'a [Process],
@@ -38,7 +47,7 @@ struct Forest<'a> {
 }
 
 impl<'a> Forest<'a> {
-    fn new(processes: &'a [Process]) -> Self {
+    fn new(processes: &'a [Process], attached: bool) -> Self {
         let by_id: HashMap<u64, usize> =
             processes.iter().enumerate().map(|(index, process)| (process.id, index)).collect();
         let mut order: Vec<usize> = (0..processes.len()).collect();
@@ -64,7 +73,7 @@ impl<'a> Forest<'a> {
             }
         }
         let mut forest = Self { processes, faces: Vec::new(), children, roots };
-        forest.faces = forest.faces(&parents);
+        forest.faces = forest.faces(&parents, attached);
         forest
     }
 
@@ -75,17 +84,20 @@ impl<'a> Forest<'a> {
         order
     }
 
-    fn faces(&self, parents: &[Option<usize>]) -> Vec<Face> {
+    fn faces(&self, parents: &[Option<usize>], attached: bool) -> Vec<Face> {
         let mut names: HashMap<usize, String> = HashMap::new();
         for index in self.by_id() {
-            let own = self.processes.get(index).and_then(program);
+            let process = self.processes.get(index);
+            let own = process.and_then(|process| program(process).or_else(|| image(process)));
             let inherited = || names.get(parents.get(index)?.as_ref()?).cloned();
             let name = own.or_else(inherited).unwrap_or_else(|| "?".to_owned());
             names.insert(index, name);
         }
         let face = |(index, process): (usize, &Process)| {
             let name = names.remove(&index).unwrap_or_default();
-            Face { command: command(process, &name), name, end: end(process) }
+            // Processes that were attached to are let go in the end.
+            let end = end(process).or_else(|| (!attached).then(|| unseen(process)).flatten());
+            Face { command: command(process, &name), name, end }
         };
         self.processes.iter().enumerate().map(face).collect()
     }
@@ -146,7 +158,8 @@ impl<'a> Forest<'a> {
     }
 
     /// The numbers of a line.
-    fn cells(&self, members: &[usize], traced: bool, scale: Scale) -> Vec<String> {
+    fn cells(&self, members: &[usize], shown: &Shown) -> Vec<String> {
+        let Shown { traced, starts, scale } = *shown;
         let unknown_or = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| scale.format(ns));
         let pid = match members {
             [only] => self.processes.get(*only).map(|process| process.pid.to_string()),
@@ -159,6 +172,10 @@ impl<'a> Forest<'a> {
         cells.push(unknown_or(
             self.sum(members, |process| Some(process.user_ns?.saturating_add(process.sys_ns?))),
         ));
+        if starts {
+            let all = members.iter().filter_map(|member| self.processes.get(*member));
+            cells.push(unknown_or(all.map(|process| process.start_ns).min()));
+        }
         cells.push(unknown_or(self.sum(members, wall)));
         cells
     }
@@ -210,6 +227,12 @@ fn base(path: &str) -> &str {
     path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 
+/// What a process ran when it was created.
+fn image(process: &Process) -> Option<String> {
+    let path = process.image.as_ref()?;
+    Some(escape(base(path.trim_end_matches(" (deleted)"))).into_owned())
+}
+
 /// What the last image was called: by its caller, else by its file.
 fn program(process: &Process) -> Option<String> {
     let exec = process.execs.last()?;
@@ -241,11 +264,15 @@ fn command(process: &Process, name: &str) -> String {
 
 fn end(process: &Process) -> Option<String> {
     match (process.exit_code, &process.signal) {
-        (Some(0), _) => None,
+        (Some(0), _) | (None, None) => None,
         (Some(status), _) => Some(format!("exited {status}")),
         (None, Some(signal)) => Some(format!("killed by {}", escape(signal))),
-        (None, None) => Some("end not seen".to_owned()),
     }
+}
+
+fn unseen(process: &Process) -> Option<String> {
+    let seen = process.exit_code.is_some() || process.signal.is_some();
+    (!seen).then(|| "end not seen".to_owned())
 }
 
 fn calls(process: &Process) -> u64 {
@@ -256,11 +283,17 @@ fn wall(process: &Process) -> Option<u64> {
     process.end_ns.map(|end| end.saturating_sub(process.start_ns))
 }
 
-/// A table of the processes, each below its parent: pid, calls, CPU and wall
-/// time, and the command. Siblings that look the same share a line, and so do
-/// those of the same program when the tree is large.
-pub(super) fn process_tree(processes: &[Process], traced: bool, width: usize) -> String {
-    let forest = Forest::new(processes);
+/// A table of the processes, each below its parent: pid, calls, CPU time, start
+/// and wall time, and the command. Siblings that look the same share a line,
+/// with the start of the first, and so do those of the same program when the
+/// tree is large.
+pub(super) fn process_tree(
+    processes: &[Process],
+    traced: bool,
+    attached: bool,
+    width: usize,
+) -> String {
+    let forest = Forest::new(processes, attached);
     let mut by_program = false;
     let mut rows = forest.rows(&forest.keys(false));
     if rows.len() > LINES {
@@ -269,29 +302,47 @@ pub(super) fn process_tree(processes: &[Process], traced: bool, width: usize) ->
     }
     let rest = if rows.len() > LINES { rows.split_off(LINES - 1) } else { Vec::new() };
     let rest: Vec<usize> = rest.into_iter().flat_map(|row| row.members).collect();
+    let more = (!rest.is_empty()).then(|| format!("({} more processes)", rest.len()));
+    let labels = |room: usize| {
+        let shown = rows.iter().map(|row| forest.label(row, by_program, room));
+        shown.chain(more.clone()).collect::<Vec<_>>()
+    };
 
-    let longest = processes.iter().filter_map(wall).max().unwrap_or(0);
-    let scale = Scale::of(longest);
-    let number = |title: String, min: usize| Head { title, min, right: true };
-    let mut heads = vec![number("pid".to_owned(), 6)];
-    if traced {
-        heads.push(number("calls".to_owned(), 7));
-    }
-    heads.push(number(format!("cpu {}", scale.name), 7));
-    heads.push(number(format!("wall {}", scale.name), 7));
-    heads.push(Head { title: "process".to_owned(), min: 0, right: false });
-
-    let mut grid = Grid::new(heads);
-    for row in &rows {
-        grid.row(forest.cells(&row.members, traced, scale));
-    }
-    if !rest.is_empty() {
-        grid.row(forest.cells(&rest, traced, scale));
+    let scale = Scale::of(processes.iter().filter_map(wall).max().unwrap_or(0));
+    let numbers = |starts: bool| {
+        let shown = Shown { traced, starts, scale };
+        let mut grid = Grid::new(heads(&shown));
+        for row in &rows {
+            grid.row(forest.cells(&row.members, &shown));
+        }
+        if !rest.is_empty() {
+            grid.row(forest.cells(&rest, &shown));
+        }
+        grid
+    };
+    let mut grid = numbers(true);
+    let room = grid.room(width);
+    let whole = || labels(usize::MAX).iter().map(|label| display_width(label)).max();
+    if room < NAMES && whole().is_some_and(|longest| longest > room) {
+        grid = numbers(false);
     }
     let room = grid.room(width);
-    let more = (!rest.is_empty()).then(|| format!("({} more processes)", rest.len()));
-    let labels: Vec<String> =
-        rows.iter().map(|row| forest.label(row, by_program, room)).chain(more).collect();
-    grid.complete(labels);
+    grid.complete(labels(room));
     grid.render()
+}
+
+fn heads(shown: &Shown) -> Vec<Head> {
+    let unit = shown.scale.name;
+    let number = |title: String, min: usize| Head { title, min, right: true };
+    let mut heads = vec![number("pid".to_owned(), 6)];
+    if shown.traced {
+        heads.push(number("calls".to_owned(), 7));
+    }
+    heads.push(number(format!("cpu {unit}"), 7));
+    if shown.starts {
+        heads.push(number(format!("start {unit}"), 7));
+    }
+    heads.push(number(format!("wall {unit}"), 7));
+    heads.push(Head { title: "process".to_owned(), min: 0, right: false });
+    heads
 }

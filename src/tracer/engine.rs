@@ -16,7 +16,7 @@ use super::repair;
 use super::seccomp::TRACE_DATA;
 use super::session::{FilterState, Options};
 use super::signals::{Guard, Request};
-use super::stop::{Disposition, Entry, Report, Stop, report};
+use super::stop::{Disposition, Entry, Report, Stop, ending, report};
 use super::task::{Action, Follow};
 use super::tasks::{Lineage, Outbox, Tasks};
 
@@ -46,6 +46,8 @@ pub struct Engine<'a, 'o> {
     /// Since when nothing has come but a child that nobody told of.
     held_since: Option<Nanos>,
     stops: u64,
+    /// Stops that could not be understood.
+    lost: u64,
     batches: u64,
     filter: FilterState,
     notes: Vec<String>,
@@ -75,6 +77,8 @@ pub struct End {
     pub timed_out: bool,
     /// Stops served.
     pub stops: u64,
+    /// Stops that could not be understood.
+    pub lost: u64,
     /// What became of the filter.
     pub filter: FilterState,
     /// Surprises.
@@ -119,6 +123,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             asleep: HashMap::new(),
             deadline: None,
             stops: 0,
+            lost: 0,
             batches: 0,
             filter,
             notes: Vec::new(),
@@ -147,6 +152,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             watched: self.limits.watched(started.unwrap_or_else(now), now()),
             timed_out: self.limits.timed_out(),
             stops: self.stops,
+            lost: self.lost,
             filter: self.filter,
             notes: self.notes,
         }
@@ -249,11 +255,7 @@ impl<'a, 'o> Engine<'a, 'o> {
         self.out.clear();
         match stop {
             Stop::Exited { .. } | Stop::Killed { .. } => {
-                let ending = match stop {
-                    Stop::Killed { signal, core } => Ending::Killed { signal, core },
-                    Stop::Exited { code } => Ending::Exited(code),
-                    _ => Ending::Detached,
-                };
+                let ending = ending(status).unwrap_or(Ending::Detached);
                 self.patched.remove(&tid);
                 let own = own.map(|own| match self.before.remove(&tid) {
                     Some(before) => own.since(&before),
@@ -337,7 +339,11 @@ impl<'a, 'o> Engine<'a, 'o> {
             },
             Report::Exec => match kernel::event_message(tid) {
                 Ok(former) => Stop::Exec { former: former as i32 },
-                Err(e) => self.failed("ask who executed in", tid, &e),
+                // It has executed all the same, most likely as the leader.
+                Err(e) => match self.failed("ask who executed in", tid, &e) {
+                    Stop::Unknown { .. } => Stop::Exec { former: tid },
+                    stop => stop,
+                },
             },
             Report::Exiting => match kernel::event_message(tid) {
                 Ok(status) => Stop::Exiting { status: status as i32 },
@@ -377,7 +383,12 @@ impl<'a, 'o> Engine<'a, 'o> {
         if self.syscall_info {
             match kernel::syscall_info(tid) {
                 // Before 5.3 the request is unknown.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
+                Err(e)
+                    if matches!(
+                        e.raw_os_error(),
+                        Some(libc::EIO | libc::EINVAL | libc::ENOSYS)
+                    ) =>
+                {
                     self.syscall_info = false;
                 }
                 other => return other,
@@ -410,6 +421,7 @@ impl<'a, 'o> Engine<'a, 'o> {
         if error.raw_os_error() == Some(libc::ESRCH) {
             return Stop::Dying;
         }
+        self.lost += 1;
         self.note(format!("cannot {what} {tid}: {}", reason(error)));
         Stop::Unknown { status: 0 }
     }

@@ -58,52 +58,76 @@ fn clock(id: libc::clockid_t) -> Option<Nanos> {
     (result == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// ptrace(2) with raw arguments.
+/// ptrace(2) with raw arguments. It does not return EINTR, and if it ever did,
+/// nothing would have been done.
 ///
 /// # Safety
 /// `addr` and `data` must be what the request documents.
-unsafe fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Result<i64> {
-    // SAFETY: as the caller vouches; the raw call returns -1 only on error for
-    // the requests used here (PEEK goes through memory, see `read_word`).
-    let result =
-        unsafe { libc::syscall(libc::SYS_ptrace, request as usize, tid as usize, addr, data) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+unsafe fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Result<()> {
+    loop {
+        // SAFETY: as the caller vouches; the raw call returns -1 only on error
+        // for the requests used here: none of them is a PEEK.
+        let result = match injected(request, tid) {
+            Some(error) => Err(error),
+            None => match unsafe {
+                libc::syscall(libc::SYS_ptrace, request as usize, tid as usize, addr, data)
+            } {
+                0.. => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            },
+        };
+        match result {
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// The failure that a test asks for.
+#[cfg(debug_assertions)]
+fn injected(request: u32, tid: i32) -> Option<io::Error> {
+    super::inject::fails(request, tid)
+}
+
+#[cfg(not(debug_assertions))]
+fn injected(_: u32, _: i32) -> Option<io::Error> {
+    None
 }
 
 /// PTRACE_SEIZE with these options.
 pub fn seize(tid: i32, options: i32) -> io::Result<()> {
     // SAFETY: SEIZE takes no address and its options by value.
-    unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize) }.map(drop)
+    unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize) }
 }
 
 /// PTRACE_INTERRUPT.
 pub fn interrupt(tid: i32) -> io::Result<()> {
     // SAFETY: INTERRUPT takes no arguments.
-    unsafe { ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) }.map(drop)
+    unsafe { ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) }
 }
 
 /// PTRACE_SYSCALL, delivering `signal` unless it is 0.
 pub fn resume_to_syscall(tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the signal is passed by value.
-    unsafe { ptrace(libc::PTRACE_SYSCALL, tid, 0, signal as usize) }.map(drop)
+    unsafe { ptrace(libc::PTRACE_SYSCALL, tid, 0, signal as usize) }
 }
 
 /// PTRACE_CONT, delivering `signal` unless it is 0.
 pub fn resume(tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the signal is passed by value.
-    unsafe { ptrace(libc::PTRACE_CONT, tid, 0, signal as usize) }.map(drop)
+    unsafe { ptrace(libc::PTRACE_CONT, tid, 0, signal as usize) }
 }
 
 /// PTRACE_LISTEN (Linux 3.4).
 pub fn listen(tid: i32) -> io::Result<()> {
     // SAFETY: LISTEN takes no arguments.
-    unsafe { ptrace(libc::PTRACE_LISTEN, tid, 0, 0) }.map(drop)
+    unsafe { ptrace(libc::PTRACE_LISTEN, tid, 0, 0) }
 }
 
 /// PTRACE_DETACH, delivering `signal` unless it is 0.
 pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the signal is passed by value.
-    unsafe { ptrace(libc::PTRACE_DETACH, tid, 0, signal as usize) }.map(drop)
+    unsafe { ptrace(libc::PTRACE_DETACH, tid, 0, signal as usize) }
 }
 
 /// PTRACE_GETEVENTMSG.
@@ -183,7 +207,6 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
     unsafe {
         ptrace(libc::PTRACE_SETREGSET, tid, libc::NT_PRSTATUS as usize, (&raw mut set).addr())
     }
-    .map(drop)
 }
 
 /// The same answer as [`syscall_info`] on kernels before 5.3, where only the
@@ -300,6 +323,10 @@ impl Info {
 }
 
 fn waitid(kind: libc::idtype_t, id: i32, flags: i32) -> io::Result<Info> {
+    #[cfg(debug_assertions)]
+    if let Some(error) = injected(super::inject::WAIT, 0) {
+        return Err(error);
+    }
     // SAFETY: all-zero bytes are a valid siginfo_t.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one siginfo_t.

@@ -12,6 +12,8 @@ mod engine;
 mod error;
 mod event;
 mod inherited;
+#[cfg(debug_assertions)]
+mod inject;
 mod kernel;
 mod launch;
 mod limits;

@@ -1,6 +1,7 @@
 //! One session of the tracer: a command from its launch to the end of its tree,
 //! or running processes for a while.
 
+use std::io;
 use std::time::Duration;
 
 use crate::syscall::CallSet;
@@ -12,6 +13,7 @@ use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, now};
 use super::launch::{Command, launch};
 use super::seccomp::Filter;
+use super::stop::ending;
 use super::task::Follow;
 
 /// How to trace.
@@ -78,6 +80,8 @@ pub struct Traced {
     pub timed_out: bool,
     /// Stops served.
     pub stops: u64,
+    /// Stops that could not be understood: what they told is missing.
+    pub lost: u64,
     /// What became of the filter.
     pub filter: FilterState,
     /// Events that the tracer did not understand, and other surprises.
@@ -121,8 +125,12 @@ pub fn trace(
     engine.launch(root, follow);
     launched.open()?;
     engine.run()?;
+    let mut end = engine.end();
+    if end.root.is_none() {
+        // It had to be let go, but is still our child: its status is the answer.
+        end.root = wait_untraced(root);
+    }
     let reports = launched.reports();
-    let end = engine.end();
     let Some(started) = end.started else {
         return Err(reports.failure(command));
     };
@@ -173,6 +181,22 @@ pub fn attach(
     Ok(traced(engine.end(), started))
 }
 
+/// Waits for a child that is not traced any more.
+fn wait_untraced(pid: i32) -> Option<(Ending, Nanos, Option<Usage>)> {
+    loop {
+        match kernel::wait_for(pid) {
+            Ok(Some(waited)) => {
+                if let Some(ending) = ending(waited.status) {
+                    return Some((ending, waited.at, waited.with_children));
+                }
+            }
+            Ok(None) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
 fn traced(end: End, started: Nanos) -> Traced {
     let (ending, ended, usage) = end.root.unwrap_or((Ending::Detached, now(), None));
     Traced {
@@ -183,6 +207,7 @@ fn traced(end: End, started: Nanos) -> Traced {
         watched: end.watched,
         timed_out: end.timed_out,
         stops: end.stops,
+        lost: end.lost,
         filter: end.filter,
         notes: end.notes,
     }

@@ -3,7 +3,7 @@
 
 use crate::syscall::Sys;
 
-use super::event::Nanos;
+use super::event::{Ending, Nanos};
 
 /// `PTRACE_EVENT_STOP` of linux/ptrace.h, which reports group-stops and first
 /// stops of seized tracees (Linux 3.4).
@@ -178,6 +178,15 @@ pub fn report(status: i32) -> Report {
             _ => Stop::Trap,
         }),
         _ => Report::Plain(Stop::Unknown { status }),
+    }
+}
+
+/// How a task ended, when a wait status says that it did.
+pub fn ending(status: i32) -> Option<Ending> {
+    match report(status) {
+        Report::Plain(Stop::Exited { code }) => Some(Ending::Exited(code)),
+        Report::Plain(Stop::Killed { signal, core }) => Some(Ending::Killed { signal, core }),
+        _ => None,
     }
 }
 

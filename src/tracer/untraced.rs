@@ -7,7 +7,7 @@ use super::event::{Ending, Nanos, Usage};
 use super::kernel::{self, now};
 use super::launch::{Command, launch};
 use super::signals::{Guard, Request};
-use super::stop::{Report, Stop, report};
+use super::stop::ending;
 
 /// A command that ran to its end untraced.
 #[derive(Debug, Clone)]
@@ -50,11 +50,7 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
             Err(e) => return Err(os("cannot wait for the command", e)),
         }
     };
-    let ending = match report(waited.status) {
-        Report::Plain(Stop::Exited { code }) => Ending::Exited(code),
-        Report::Plain(Stop::Killed { signal, core }) => Ending::Killed { signal, core },
-        _ => Ending::Detached,
-    };
+    let ending = ending(waited.status).unwrap_or(Ending::Detached);
     let reports = launched.reports();
     if reports.failed() {
         return Err(reports.failure(command));

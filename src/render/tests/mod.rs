@@ -128,6 +128,22 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
     }
 }
 
+/// `sh -c 'work &'`: the descendant outlived the command by two seconds.
+pub fn outlived() -> Record {
+    let mut record = record(&["sh", "-c", "work &"], Some(vec![row("read", 9, 1_900_000, 1, 1)]));
+    record.outcome.wall_ns = 1_400_000;
+    record.measurement.estimated_added_ns = Some(90_000);
+    if let Some(usage) = &mut record.rusage {
+        (usage.user_ns, usage.sys_ns) = (400_000, 600_000);
+    }
+    if let Some(tree) = &mut record.tree {
+        (tree.processes, tree.threads) = (2, 2);
+        tree.wall_ns = Some(2_010_000_000);
+        (tree.user_ns, tree.sys_ns) = (Some(300_000_000), Some(200_000_000));
+    }
+    record
+}
+
 /// A process that ran one program, exited with 0 and made ten calls.
 pub fn process(id: u64, parent: Option<u64>, argv: &[&str]) -> Process {
     Process {

@@ -1,6 +1,6 @@
-use super::super::show;
-use super::{assert_tidy, process, record, row, torch_rows};
-use crate::record::{Exec, Thread};
+use super::super::{processes, show, summary};
+use super::{assert_tidy, outlived, process, record, row, torch_rows};
+use crate::record::{Exec, Record, Thread};
 
 #[test]
 fn a_page_with_everything() {
@@ -16,16 +16,18 @@ fn a_page_with_everything() {
         Some("python3 -c 'import torch'         exited 0 after 2.83 s")
     );
     for line in [
+        "run      started 2026-03-01T10:00:00Z in /work",
         "time     user 2.18 + sys 0.59 + off CPU 0.06 s; waited 3.20 ms for a CPU",
-        "calls    14904 in 0.27 s; 1212 errors (773 ENOTTY, 438 ENOENT, 1 EINVAL);",
+        "calls    14904 in 0.27 s; 1212 errors (773 ENOTTY, 438 ENOENT, 1 EINVAL)",
         "         1 unfinished (futex)",
         "memory   peak 231.7 MiB",
         "faults   86 major, 32359 minor; switches 95 voluntary, 10 involuntary",
-        "I/O      disks read 15.0 MiB, written 0 B; stdout 0 B, stderr 12 B",
+        "I/O      disks read 15.0 MiB; stdout 0 B, stderr 12 B",
         "tree     1 process, 1 thread",
         "measured by ptrace, 29807 stops; tracing added about 155 ms (10.4 us a call)",
-        "  1200      10   30.00  500.00 python3 -c 'import torch'",
-        "  1201      10   30.00  500.00   sh -c 'uname -p' [exited 1]",
+        "   pid   calls  cpu ms start ms wall ms process",
+        "  1200      10   30.00     0.00  500.00 python3 -c 'import torch'",
+        "  1201      10   30.00     1.00  500.00   sh -c 'uname -p' [exited 1]",
     ] {
         assert!(text.lines().any(|shown| shown == line), "{line} in\n{text}");
     }
@@ -57,8 +59,8 @@ fn what_is_not_in_the_record_is_not_shown() {
     record.tree = None;
     let text = show(&record, 80);
     assert!(text.contains("\nmeasured without tracing\n"));
-    assert!(text.contains("\nmemory   ru_maxrss 231.7 MiB\n"));
-    for absent in ["calls", "% time", "tree", "run ", "process"] {
+    assert!(text.contains("\nmemory   largest process 231.7 MiB (ru_maxrss)\n"));
+    for absent in ["calls", "% time", "tree", "pid"] {
         assert!(!text.contains(absent), "{absent} in\n{text}");
     }
     record.rusage = None;
@@ -114,9 +116,9 @@ fn siblings_that_look_the_same_share_a_line() {
     assert_eq!(
         tree_of(all),
         [
-            "  1200      10   30.00   500.00 make -j",
-            "     -    1990 5970.00 99500.00   199 x true",
-            "  1207      10   30.00   500.00   true [exited 1]",
+            "  1200      10   30.00     0.00   500.00 make -j",
+            "     -    1990 5970.00     1.00 99500.00   199 x true",
+            "  1207      10   30.00     7.00   500.00   true [exited 1]",
         ]
     );
 }
@@ -131,7 +133,7 @@ fn equal_families_share_lines_and_others_do_not() {
         all.push(process(id, Some((id - 4) / 2 + 1), &["true"]));
     }
     all.push(process(10, Some(0), &["sh", "-c", "true; true"]));
-    let names: Vec<String> = tree_of(all).iter().map(|line| line[31..].to_owned()).collect();
+    let names: Vec<String> = tree_of(all).iter().map(|line| line[40..].to_owned()).collect();
     assert_eq!(names.len(), 4);
     assert!(names[1].ends_with("3 x sh -c 'true; true'"));
     assert!(names[2].ends_with("    6 x true"));
@@ -174,7 +176,10 @@ fn forks_chains_threads_and_damage() {
     all[1].user_ns = None;
     let lines = tree_of(all);
     assert!(lines[0].ends_with(" env > python3 'a b' [8 threads]"));
-    assert_eq!(lines[1], "  1201      10       -       -   python3 (forked) [end not seen]");
+    assert_eq!(
+        lines[1],
+        "  1201      10       -     1.00       -   python3 (forked) [end not seen]"
+    );
     assert!(lines[2].ends_with(" orphan"));
     assert!(lines[3].ends_with(" loop"));
 }
@@ -202,4 +207,200 @@ fn huge_numbers_are_shown_without_overflow() {
     let third = crate::record::Process { id: 2, ..other.clone() };
     record.processes = Some(vec![one, other, third]);
     assert_tidy(&show(&record, 80), 80);
+}
+
+fn line(record: &Record, label: &str) -> Option<String> {
+    let text = summary(record, 80);
+    assert_tidy(&text, 80);
+    let mut lines = text.lines();
+    Some(lines.find(|line| line.split(' ').next() == Some(label))?[9..].to_owned())
+}
+
+#[test]
+fn descendants_that_outlived_the_command_are_told() {
+    let record = outlived();
+    let text = summary(&record, 80);
+    assert!(
+        text.starts_with("sh -c 'work &'                    exited 0 after 1.40 ms\n"),
+        "{text}"
+    );
+    for (label, rest) in [
+        ("time", "2.01 s of the whole tree = user 0.30 + sys 0.20 + off CPU 1.51 s"),
+        ("tree", "2 processes, 2 threads; the last ended after 2.01 s"),
+        ("calls", "9 in 1.90 s; 0 errors"),
+    ] {
+        assert_eq!(line(&record, label).as_deref(), Some(rest));
+    }
+    assert!(summary(&record, 44).contains(
+        "time     2.01 s of the whole tree\n\
+         \x20          = user 0.30 s + sys 0.20 s\n\
+         \x20          + off CPU 1.51 s\n\
+         \x20        waited 3.20 ms for a CPU\n"
+    ));
+}
+
+#[test]
+fn a_run_is_named() {
+    let mut record = record(&["/usr/bin/make"], None);
+    record.run.label = "make".to_owned();
+    record.run.id = Some("20260301T100000.000Z-make".to_owned());
+    assert_eq!(
+        line(&record, "run").as_deref(),
+        Some("20260301T100000.000Z-make; started 2026-03-01T10:00:00Z in /work")
+    );
+    record.run.id = None;
+    record.run.label = "nightly".to_owned();
+    record.run.cwd = Some("/a b".to_owned());
+    record.run.tags.insert("k".to_owned(), "v".to_owned());
+    record.run.tags.insert("l".to_owned(), "w".to_owned());
+    assert_eq!(
+        line(&record, "run").as_deref(),
+        Some("label nightly; tags k=v, l=w; started 2026-03-01T10:00:00Z in '/a b'")
+    );
+    record.run.cwd = None;
+    record.run.tags.clear();
+    record.run.start = "\x1b".to_owned();
+    assert_eq!(line(&record, "run").as_deref(), Some("label nightly; started \\x1b"));
+}
+
+#[test]
+fn attached_runs_say_to_what_and_for_how_long() {
+    let mut record = record(&["python3", "server.py"], Some(torch_rows()));
+    record.run.attached = vec![1234, 5678];
+    record.outcome.exit_code = None;
+    record.outcome.wall_ns = 10_000_000_000;
+    record.measurement.watched_ns = Some(1_240_000_000);
+    let mut one = process(0, None, &["python3", "server.py"]);
+    one.exit_code = None;
+    record.processes = Some(vec![one]);
+    let text = show(&record, 80);
+    assert_tidy(&text, 80);
+    assert!(
+        text.starts_with("attached to 1234, 5678: watched for 10.0 s (1234: python3 server.py)\n"),
+        "{text}"
+    );
+    assert!(!text.contains("not seen"));
+    assert!(text.contains("calls watched for 12 % of the time"));
+    record.run.attached.extend(1..20);
+    record.run.argv.push("x".repeat(200));
+    for width in [40, 60, 80, 100] {
+        let text = summary(&record, width);
+        assert_tidy(&text, width);
+        let head = text.replace("\n ", "");
+        assert!(
+            head.starts_with(
+                "attached to 1234, 5678, 1, 2, 3, 16 more: watched for 10.0 s (1234: pyth"
+            ),
+            "{width}: {text}"
+        );
+    }
+    record.run.attached = vec![7];
+    record.run.argv.clear();
+    assert!(summary(&record, 80).starts_with("attached to 7: watched for 10.0 s\n"));
+}
+
+#[test]
+fn what_was_selected_is_said() {
+    let mut record = record(&["x"], Some(vec![row("read", 4, 12, 1, 1)]));
+    record.measurement.trace = Some("read".to_owned());
+    record.measurement.filter = "installed".to_owned();
+    assert_eq!(line(&record, "calls").as_deref(), Some("4 of trace=read in 12.0 us; 0 errors"));
+    assert!(summary(&record, 80).contains("other calls ran at full speed\n"));
+    record.measurement.status = Some("failed".to_owned());
+    assert_eq!(
+        line(&record, "calls").as_deref(),
+        Some("4 of trace=read with status=failed in 12.0 us")
+    );
+    record.measurement.trace = None;
+    assert_eq!(line(&record, "calls").as_deref(), Some("4 with status=failed in 12.0 us"));
+    record.measurement.filter_reason = Some("sudo ran".to_owned());
+    let text = summary(&record, 80);
+    assert!(!text.contains("full speed"));
+    assert!(text.contains("note     in some processes all other calls stopped too: sudo ran\n"));
+}
+
+#[test]
+fn memory_is_of_the_largest_process() {
+    let mut record = record(&["x"], None);
+    let memory = |record: &Record| line(record, "memory").unwrap();
+    assert_eq!(memory(&record), "peak 231.7 MiB");
+    record.tree.as_mut().unwrap().processes = 3;
+    assert_eq!(memory(&record), "largest process 231.7 MiB");
+    record.tree.as_mut().unwrap().peak_rss_bytes = None;
+    assert_eq!(memory(&record), "largest process 231.7 MiB (ru_maxrss)");
+    record.tree.as_mut().unwrap().processes = 1;
+    assert_eq!(memory(&record), "peak 231.7 MiB (ru_maxrss)");
+}
+
+#[test]
+fn noise_is_left_out() {
+    let mut record = record(&["x"], None);
+    let tree = record.tree.as_mut().unwrap();
+    tree.run_queue_ns = Some(0);
+    tree.major_faults = Some(0);
+    (tree.voluntary_switches, tree.involuntary_switches) = (None, None);
+    let usage = record.rusage.as_mut().unwrap();
+    usage.block_out = 3;
+    assert_eq!(line(&record, "time").as_deref(), Some("user 2.18 + sys 0.59 + off CPU 0.06 s"));
+    assert_eq!(
+        line(&record, "faults").as_deref(),
+        Some("32359 minor; switches 95 voluntary, 10 involuntary")
+    );
+    assert_eq!(
+        line(&record, "I/O").as_deref(),
+        Some("disks read 15.0 MiB, written 1.5 KiB; stdout 0 B, stderr 12 B")
+    );
+}
+
+#[test]
+fn a_fork_is_named_after_what_its_parent_ran_then() {
+    let mut all = vec![
+        process(0, None, &["sh"]),
+        process(1, Some(0), &["x"]),
+        process(2, Some(1), &["x"]),
+        process(3, Some(0), &["x"]),
+    ];
+    all[0].execs.push(Exec { argv: vec!["sleep".to_owned(), "1".to_owned()], ..Exec::default() });
+    for child in &mut all[1..] {
+        child.execs.clear();
+    }
+    all[1].image = Some("/usr/bin/dash (deleted)".to_owned());
+    all[2].exit_code = Some(1);
+    all[3].image = Some("/opt/\x1bbin".to_owned());
+    let lines = tree_of(all);
+    let names: Vec<&str> = lines.iter().map(|line| &line[40..]).collect();
+    assert_eq!(
+        names,
+        ["sh > sleep 1", "  dash (forked)", "    dash (forked) [exited 1]", "  \\x1bbin (forked)"]
+    );
+}
+
+#[test]
+fn starts_give_way_first() {
+    let mut record = record(&["make"], Some(Vec::new()));
+    record.processes = Some(vec![process(0, None, &["make", "an-argument-of-some-length"])]);
+    let head = |width| {
+        let text = processes(&record, width);
+        assert_tidy(&text, width);
+        text.lines().next().unwrap().to_owned()
+    };
+    let all = "   pid   calls  cpu ms start ms wall ms process";
+    assert_eq!(head(80), all);
+    assert_eq!(head(71), all);
+    assert_eq!(head(69), "   pid   calls  cpu ms wall ms process");
+    record.processes = Some(vec![process(0, None, &["make"])]);
+    assert_eq!(processes(&record, 50).lines().next(), Some(all));
+}
+
+#[test]
+fn a_record_without_processes_says_why() {
+    let mut record = record(&["make"], None);
+    record.measurement.engine = "none".to_owned();
+    assert_eq!(
+        processes(&record, 80),
+        "coldtrace: no processes in this record: it was not traced\n"
+    );
+    record.measurement.engine = "ptrace".to_owned();
+    assert!(processes(&record, 80).contains("count keeps none, run keeps them"));
+    assert!(!show(&record, 80).contains("no processes"));
 }

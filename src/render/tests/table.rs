@@ -93,16 +93,47 @@ fn long_names_push_out_columns() {
         assert_aligned(&text);
         (text.contains("max us"), text.contains("p99 us"), text.contains(name))
     };
-    assert_eq!(titles("sixteen_letters_", 80), (true, true, true));
-    assert_eq!(titles("seventeen_letters", 80), (false, true, true));
-    assert_eq!(titles("seventeen_letters", 81), (true, true, true));
-    assert_eq!(titles("i386:rt_sigtimedwait_time", 80), (false, true, true));
-    assert_eq!(titles("i386:rt_sigtimedwait_time64", 80), (false, false, true));
+    assert_eq!(titles("sixteen_letters_", 77), (true, true, true));
+    assert_eq!(titles("sixteen_letters_", 76), (false, true, true));
+    assert_eq!(titles("nineteen_letters_at", 80), (true, true, true));
+    assert_eq!(titles("twenty_letters_are_2", 80), (false, true, true));
+    assert_eq!(titles("twenty_letters_are_2", 81), (true, true, true));
+    assert_eq!(titles("i386:rt_sigtimedwait_time64", 80), (false, true, true));
+    assert_eq!(titles("i386:rt_sigtimedwait_time64x", 80), (false, true, true));
+    assert_eq!(titles("i386:rt_sigtimedwait_time64xy", 80), (false, false, true));
     assert_eq!(titles(&"x".repeat(60), 80), (false, false, false));
     for width in 45..140 {
         let _ = titles("i386:rt_sigtimedwait_time64", width);
         let _ = titles("read", width);
     }
+}
+
+#[test]
+fn names_that_are_not_shown_push_nothing_out() {
+    let rows = [row("read", 9, 9, 9, 9), row("i386:rt_sigtimedwait_time64", 1, 1, 1, 1)];
+    assert!(!table(&rows, &options()).contains("max us"));
+    let text = table(&rows, &TableOptions { top: Some(1), ..options() });
+    assert!(text.contains("p99 us   max us") && text.contains(" (1 more)\n"));
+}
+
+#[test]
+fn unsorted_rows_are_in_the_order_of_the_tables() {
+    let numbered = |name: &str, abi: &str, number| SyscallRow {
+        abi: abi.to_owned(),
+        number,
+        ..row(name, 1, 1, 1, 1)
+    };
+    let rows = [
+        numbered("exit", "i386", 1),
+        numbered("openat", "x86_64", 257),
+        numbered("read", "x86_64", 0),
+        numbered("futex(WAIT)", "x86_64", 202),
+        numbered("futex(WAKE)", "x86_64", 202),
+        numbered("syscall_-1", "x86_64", -1),
+    ];
+    let text = table(&rows, &TableOptions { sort: SortKey::Nothing, ..options() });
+    let names: Vec<&str> = text.lines().skip(2).take(6).map(|line| cells(line)[7]).collect();
+    assert_eq!(names, ["syscall_-1", "read", "futex(WAIT)", "futex(WAKE)", "openat", "i386:exit"]);
 }
 
 #[test]

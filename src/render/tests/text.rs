@@ -1,4 +1,4 @@
-use super::super::text::{clauses, fold, own_words};
+use super::super::text::{Clause, fold, own_words};
 use super::super::units::{Scale, Split, seconds};
 use super::super::{
     bytes, command_line, counted, display_width, escape, quote, shorten_middle, time,
@@ -101,13 +101,23 @@ fn the_parts_of_the_wall_time_add_up_as_printed() {
 }
 
 #[test]
-fn lines_fold_between_atoms() {
-    let atoms = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    assert_eq!(fold("a ", "  ", &atoms(&["bb", "cc", "dd"]), 7), "a bb cc\n  dd\n");
+fn lines_fold_at_clauses_then_at_parts_then_at_words() {
+    let list = |items: &[&str]| Clause::list(items.iter().map(|item| (*item).to_owned()).collect());
+    let clauses = [list(&["1 AA", "2 B"]), list(&[]), Clause::one("cc dd")];
+    for (width, text) in [
+        (19, "x 1 AA, 2 B; cc dd\n"),
+        (18, "x 1 AA, 2 B; cc dd\n"),
+        (17, "x 1 AA, 2 B\n| cc dd\n"),
+        (11, "x 1 AA, 2 B\n| cc dd\n"),
+        (10, "x 1 AA,\n|   2 B\n| cc dd\n"),
+    ] {
+        assert_eq!(fold("x ", "| ", &clauses, width), text, "{width}");
+    }
     assert_eq!(fold("a ", "  ", &[], 7), "");
-    assert_eq!(own_words(&atoms(&["0123456789abcdef"]), 21), "coldtrace: 0123…bcdef\n");
-    assert_eq!(
-        clauses(vec![atoms(&["1 A", "2 B"]), Vec::new(), atoms(&["c"])]),
-        ["1 A,", "2 B;", "c"]
-    );
+    assert_eq!(own_words(&[Clause::one("0123456789abcdef")], 21), "coldtrace: 0123…bcdef\n");
+    // A number is not parted from its unit.
+    let held = [Clause::one("held 12.34 ms (4 us a call), 12 % of it")];
+    assert_eq!(fold("", "", &held, 12), "held\n  12.34 ms\n  (4 us a\n  call),\n  12 % of it\n");
+    let sum = Clause::parted("w = 1 + 2 s".to_owned(), vec!["w".to_owned(), "= 1 s".to_owned()]);
+    assert_eq!(fold("", "", &[sum], 8), "w = 1 s\n");
 }
