@@ -42,6 +42,7 @@ enum Command {
 
 /// Runs what the command line says.
 pub fn main() -> ExitCode {
+    coldtrace::tracer::ignore_failed_writes();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage::report(&error),

@@ -128,7 +128,6 @@ impl Tracing {
         let attached = !self.pids.is_empty();
         Ok(Options {
             calls,
-            filter: trace.is_some(),
             syscall_info: !self.no_syscall_info,
             timeout: self.timeout,
             detach_on_exit: self.detach_on_exit,

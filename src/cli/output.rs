@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use coldtrace::render::{DEFAULT_WIDTH, escape};
 use coldtrace::tracer::{Ending, high, reason};
@@ -87,17 +88,17 @@ impl Output {
     /// Writes the report. A reader that has gone away is a quiet success.
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {
         let (name, written) = match self {
-            Self::Stderr => ("standard error".into(), io::stderr().write_all(text.as_bytes())),
+            Self::Stderr => {
+                ("standard error".into(), write_all(&mut io::stderr(), text.as_bytes()))
+            }
             Self::Stdout => {
-                let mut out = io::stdout();
-                let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-                ("standard output".into(), written)
+                ("standard output".into(), write_all(&mut io::stdout(), text.as_bytes()))
             }
             Self::File(path, file) => {
                 // A device or a pipe cannot be cut.
                 let regular = file.metadata().is_ok_and(|m| m.is_file());
                 let cut = if regular { file.set_len(0) } else { Ok(()) };
-                (path.display().to_string(), cut.and_then(|()| file.write_all(text.as_bytes())))
+                (path.display().to_string(), cut.and_then(|()| write_all(file, text.as_bytes())))
             }
         };
         match written {
@@ -107,6 +108,22 @@ impl Output {
             _ => Ok(()),
         }
     }
+}
+
+/// Writes all of it, also to a descriptor that somebody has made non-blocking.
+pub fn write_all(out: &mut impl Write, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        match out.write(data) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => data = data.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    out.flush()
 }
 
 fn terminal_width(stream: &impl AsFd) -> Option<usize> {

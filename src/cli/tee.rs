@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,9 +12,10 @@ use coldtrace::record::Record;
 use coldtrace::tracer::{block_all, high, reason};
 
 use super::end::Failure;
+use super::output::write_all;
 
-/// How long output may still come when the command has ended: somebody outside
-/// its tree may hold its pipes.
+/// How long an empty pipe is waited for when the command has ended: somebody
+/// outside its tree may hold it open. A slow reader has all the time it takes.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Both streams.
@@ -28,6 +29,8 @@ struct Stream {
     name: &'static str,
     thread: JoinHandle<()>,
     bytes: Arc<AtomicU64>,
+    /// It waits for the command to write.
+    idle: Arc<AtomicBool>,
     /// What went wrong with the log.
     failure: Arc<Mutex<Option<io::Error>>>,
 }
@@ -43,11 +46,17 @@ impl Tee {
     /// Waits for the rest of the output and notes how much there was. What went
     /// wrong comes back, a line each.
     pub fn finish(self, record: &mut Record) -> Vec<String> {
-        let deadline = Instant::now() + PATIENCE;
         let mut failures = Vec::new();
         for stream in &self.streams {
-            while !stream.thread.is_finished() && Instant::now() < deadline {
+            // Only the time counts in which nothing came and nothing was shown.
+            let mut idle_since = Instant::now();
+            let mut last = stream.bytes.load(Relaxed);
+            while !stream.thread.is_finished() && idle_since.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(1));
+                let bytes = stream.bytes.load(Relaxed);
+                if bytes != last || !stream.idle.load(Relaxed) {
+                    (idle_since, last) = (Instant::now(), bytes);
+                }
             }
             if !stream.thread.is_finished() {
                 record.measurement.notes.push(format!(
@@ -81,31 +90,42 @@ impl Stream {
         let (read, write) = (high(&read)?, high(&write)?);
         let bytes = Arc::new(AtomicU64::new(0));
         let failure = Arc::new(Mutex::new(None));
+        let idle = Arc::new(AtomicBool::new(false));
         let (count, failed) = (Arc::clone(&bytes), Arc::clone(&failure));
+        let waits = Arc::clone(&idle);
         let thread = std::thread::Builder::new()
             .name(name.into())
             .spawn(move || {
                 block_all();
-                if let Some(e) = copy(File::from(read), log, show, &count)
+                if let Some(e) = copy(File::from(read), log, show, &count, &waits)
                     && let Ok(mut slot) = failed.lock()
                 {
                     *slot = Some(e);
                 }
             })
             .map_err(fail)?;
-        Ok((Self { name, thread, bytes, failure }, write))
+        Ok((Self { name, thread, bytes, idle, failure }, write))
     }
 }
 
 /// Copies until the end. When nobody reads what is shown, the pipe is closed,
 /// so that the command learns of it as it would have without us. A full disk
 /// ends the log, not the output.
-fn copy(mut from: File, log: File, mut show: impl Write, count: &AtomicU64) -> Option<io::Error> {
+fn copy(
+    mut from: File,
+    log: File,
+    mut show: impl Write,
+    count: &AtomicU64,
+    idle: &AtomicBool,
+) -> Option<io::Error> {
     let mut log = Some(log);
     let mut failure = None;
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        let n = match from.read(&mut buffer) {
+        idle.store(true, Relaxed);
+        let read = from.read(&mut buffer);
+        idle.store(false, Relaxed);
+        let n = match read {
             Ok(0) => return failure,
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -117,7 +137,7 @@ fn copy(mut from: File, log: File, mut show: impl Write, count: &AtomicU64) -> O
             log = None;
             failure = Some(e);
         }
-        match show.write_all(data).and_then(|()| show.flush()) {
+        match write_all(&mut show, data) {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => return failure.or(Some(e)),
             Err(_) => return failure,
             Ok(()) => {}

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use crate::tracer::{Ending, Event, ImageId, Nanos, Observer, ProcessId, ThreadId, Usage};
+use crate::tracer::{Ending, Event, ImageId, Nanos, Observer, ProcessId, Status, ThreadId, Usage};
 
 /// One process.
 #[derive(Debug, Clone)]
@@ -94,17 +94,18 @@ pub struct Processes {
 impl Processes {
     /// A full account.
     pub fn full() -> Self {
-        Self::default()
+        let own = Usage { minor_faults: Some(0), major_faults: Some(0), ..Usage::default() };
+        Self { own, ..Self::default() }
     }
 
     /// Names and totals.
     pub fn names() -> Self {
-        Self { depth: Depth::Names, ..Self::default() }
+        Self { depth: Depth::Names, ..Self::full() }
     }
 
     /// Totals only: memory does not grow with the processes that come and go.
     pub fn totals() -> Self {
-        Self { depth: Depth::Totals, ..Self::default() }
+        Self { depth: Depth::Totals, ..Self::full() }
     }
 
     /// Processes seen.
@@ -134,8 +135,9 @@ impl Processes {
                 self.last_end = self.last_end.max(Some(*at));
                 self.own.user_ns += own.user_ns;
                 self.own.sys_ns += own.sys_ns;
-                self.own.minor_faults += own.minor_faults;
-                self.own.major_faults += own.major_faults;
+                let sum = |a: &mut Option<u64>, b: Option<u64>| *a = a.zip(b).map(|(a, b)| a + b);
+                sum(&mut self.own.minor_faults, own.minor_faults);
+                sum(&mut self.own.major_faults, own.major_faults);
             }
             Event::ProcessEnded { own: None, at, .. } => {
                 self.last_end = self.last_end.max(Some(*at));
@@ -167,7 +169,7 @@ impl Processes {
         let Some(p) = self.processes.get_mut(&process).filter(|p| !p.borrowed_memory) else {
             return;
         };
-        if let Some(peak) = Status::read(tid).and_then(|s| s.peak_rss()) {
+        if let Some(peak) = Status::read(tid).and_then(|s| peak_rss(&s)) {
             p.peak_rss = p.peak_rss.max(Some(peak));
         }
     }
@@ -177,14 +179,14 @@ impl Processes {
             return;
         };
         if let Some(status) = Status::read(tid) {
-            t.name = status.name();
+            t.name = status.field("Name:").map(str::to_owned);
             t.voluntary = status.number("voluntary_ctxt_switches:");
             t.involuntary = status.number("nonvoluntary_ctxt_switches:");
             if last
                 && let Some(p) = self.processes.get_mut(&process)
                 && !p.borrowed_memory
             {
-                p.peak_rss = p.peak_rss.max(status.peak_rss());
+                p.peak_rss = p.peak_rss.max(peak_rss(&status));
             }
         }
         if let Some(schedule) = Schedule::read(tid) {
@@ -304,28 +306,7 @@ pub fn arguments(pid: i32) -> Vec<String> {
     bytes.split(|&b| b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
 }
 
-/// /proc/TID/status (proc_pid_status(5)).
-struct Status(String);
-
-impl Status {
-    fn read(tid: i32) -> Option<Self> {
-        let bytes = fs::read(format!("/proc/{tid}/status")).ok()?;
-        Some(Self(String::from_utf8_lossy(&bytes).into_owned()))
-    }
-
-    fn field(&self, name: &str) -> Option<&str> {
-        self.0.lines().find_map(|l| l.strip_prefix(name)).map(str::trim)
-    }
-
-    fn number(&self, name: &str) -> Option<u64> {
-        self.field(name)?.split(' ').next()?.parse().ok()
-    }
-
-    fn name(&self) -> Option<String> {
-        self.field("Name:").map(str::to_owned)
-    }
-
-    fn peak_rss(&self) -> Option<u64> {
-        Some(self.number("VmHWM:")? * 1024)
-    }
+/// Largest resident set of the memory a task runs in, bytes.
+fn peak_rss(status: &Status) -> Option<u64> {
+    Some(status.number::<u64>("VmHWM:")? * 1024)
 }

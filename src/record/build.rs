@@ -141,8 +141,8 @@ fn rusage(u: &Usage) -> Rusage {
         user_ns: u.user_ns,
         sys_ns: u.sys_ns,
         ru_maxrss_bytes: u.maxrss_bytes,
-        minor_faults: u.minor_faults,
-        major_faults: u.major_faults,
+        minor_faults: u.minor_faults.unwrap_or(0),
+        major_faults: u.major_faults.unwrap_or(0),
         block_in: u.block_in,
         block_out: u.block_out,
         voluntary_switches: u.voluntary_switches,
@@ -168,8 +168,8 @@ fn tree(seen: &Processes, started: Nanos, rows: &[SyscallRow]) -> Tree {
         user_ns: own.map(|u| u.user_ns),
         sys_ns: own.map(|u| u.sys_ns),
         run_queue_ns: each(|t| t.run_queue),
-        minor_faults: own.map(|u| u.minor_faults),
-        major_faults: own.map(|u| u.major_faults),
+        minor_faults: own.and_then(|u| u.minor_faults),
+        major_faults: own.and_then(|u| u.major_faults),
         voluntary_switches: each(|t| t.voluntary),
         involuntary_switches: each(|t| t.involuntary),
         peak_rss_bytes: seen.processes.values().filter_map(|p| p.peak_rss).max(),
@@ -243,7 +243,7 @@ impl Observed<'_> {
     pub fn by_process(&self) -> Vec<Group> {
         self.group(
             |key| key.process,
-            |process, _| {
+            |process| {
                 let entry = self.processes.processes.get(&process);
                 Group {
                     name: entry.map_or_else(|| "?".into(), |p| self.name(p)),
@@ -258,7 +258,7 @@ impl Observed<'_> {
     pub fn by_thread(&self) -> Vec<Group> {
         self.group(
             |key| Some((key.process?, key.thread?)),
-            |(process, thread), _| {
+            |(process, thread)| {
                 let entry = self.processes.processes.get(&process);
                 let thread = self.processes.threads.get(&thread);
                 let file = entry.map_or_else(|| "?".into(), |p| self.name(p));
@@ -281,14 +281,14 @@ impl Observed<'_> {
     pub fn by_executable(&self) -> Vec<Group> {
         self.group(
             |key| Some(self.processes.images.get(&key.image?).map_or("?", String::as_str)),
-            |file, _| Group { name: base_name(file).to_owned(), ..Group::default() },
+            |file| Group { name: base_name(file).to_owned(), ..Group::default() },
         )
     }
 
     fn group<K: Eq + std::hash::Hash + Copy>(
         &self,
         key_of: impl Fn(&Key) -> Option<K>,
-        describe: impl Fn(K, &[SyscallRow]) -> Group,
+        describe: impl Fn(K) -> Group,
     ) -> Vec<Group> {
         let mut parts: IndexMap<K, Vec<(&Key, &Tally)>> = IndexMap::new();
         for (key, tally) in self.counts.tallies() {
@@ -300,7 +300,7 @@ impl Observed<'_> {
             .into_iter()
             .map(|(part, tallies)| {
                 let syscalls = syscall_rows(tallies.into_iter(), self.counts);
-                Group { syscalls, ..describe(part, &[]) }
+                Group { syscalls, ..describe(part) }
             })
             .collect();
         let time = |g: &Group| -> u64 {
@@ -367,8 +367,8 @@ impl Observed<'_> {
                     user_ns: p.own.map(|u| u.user_ns),
                     sys_ns: p.own.map(|u| u.sys_ns),
                     run_queue_ns: each(|t| t.run_queue),
-                    minor_faults: p.own.map(|u| u.minor_faults),
-                    major_faults: p.own.map(|u| u.major_faults),
+                    minor_faults: p.own.and_then(|u| u.minor_faults),
+                    major_faults: p.own.and_then(|u| u.major_faults),
                     voluntary_switches: each(|t| t.voluntary),
                     involuntary_switches: each(|t| t.involuntary),
                     peak_rss_bytes: p.peak_rss,

@@ -39,15 +39,17 @@ impl RunDir {
     /// # Errors
     /// When something cannot be made or written.
     pub fn create(runs: &Path, start: jiff::Timestamp, label: &str) -> Result<Self, RunDirError> {
+        let existed = runs.is_dir();
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(runs)
             .map_err(failed("make the directory", runs))?;
-        // Not being able to is no reason to stop: making the run's own
-        // directory will tell.
-        let ignore = OpenOptions::new().write(true).create_new(true).open(runs.join(".gitignore"));
-        let _ = ignore.and_then(|mut file| file.write_all(b"*\n"));
+        if !existed {
+            // A directory that was there is somebody's, and may hold more.
+            let ignore = runs.join(".gitignore");
+            fs::write(&ignore, "*\n").map_err(failed("write", &ignore))?;
+        }
         let base = format!("{}-{}", start.strftime("%Y%m%dT%H%M%S.%3fZ"), safe(label));
         let mut id = base.clone();
         let mut next = 2u32;
@@ -125,9 +127,12 @@ impl RunDir {
         )
     }
 
-    /// Removes it: the command never ran.
+    /// Removes it: the command never ran. What holds output is kept.
     pub fn discard(self) {
-        let _ = fs::remove_dir_all(self.path());
+        let logs = ["stdout.log", "stderr.log"];
+        if logs.iter().all(|log| self.size(log).unwrap_or(0) == 0) {
+            let _ = fs::remove_dir_all(self.path());
+        }
     }
 }
 

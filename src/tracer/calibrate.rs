@@ -21,8 +21,12 @@ pub fn cost_per_call() -> Option<u64> {
             // SAFETY: getppid takes nothing; the gate holds the child until it
             // is seized, or the tracer is gone.
             unsafe {
+                libc::close(write.as_raw_fd());
                 let mut byte = 0u8;
                 while libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1) < 0 {}
+                if byte == 0 {
+                    libc::_exit(0); // The tracer is gone.
+                }
                 for _ in 0..CALLS {
                     libc::syscall(libc::SYS_getppid);
                 }
@@ -51,7 +55,7 @@ fn measure(pid: i32, gate: &std::os::fd::OwnedFd) -> Option<u64> {
     let mut entries: Vec<Instant> = Vec::with_capacity(CALLS as usize);
     let mut stops = 0u32;
     while entries.len() < CALLS as usize {
-        let waited = kernel::wait(false).ok()??;
+        let waited = kernel::poll_for(pid).ok()??;
         match report(waited.status) {
             Report::Syscall => {
                 if stops.is_multiple_of(2) {

@@ -10,6 +10,7 @@ use super::arch::Registers;
 use super::error::{Error, os, reason};
 use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, Side, Waited, now};
+use super::launch::{Launched, Reports};
 use super::limits::{Due, Limits};
 use super::memory;
 use super::repair;
@@ -24,6 +25,9 @@ pub struct Engine<'a, 'o> {
     tasks: Tasks,
     /// The command's process; none when attached.
     root: Option<i32>,
+    /// The launcher's child, until the command has been executed.
+    launched: Option<Launched>,
+    reports: Reports,
     guard: Guard,
     limits: Limits,
     detach_on_exit: bool,
@@ -43,6 +47,8 @@ pub struct Engine<'a, 'o> {
     asleep: HashMap<i32, Nanos>,
     /// When to leave without those that do not stop to be let go.
     deadline: Option<Nanos>,
+    /// The command is stopped by a signal.
+    root_stopped: bool,
     /// Since when nothing has come but a child that nobody told of.
     held_since: Option<Nanos>,
     stops: u64,
@@ -61,6 +67,9 @@ struct Patch {
     word: Option<(u64, u64)>,
 }
 
+/// How often a call is re-issued without a signal being there that explains it.
+const UNPROVEN_REPAIRS: u32 = 8;
+
 /// Most notes kept: a misbehaving kernel must not fill the record.
 const MOST_NOTES: usize = 32;
 
@@ -69,6 +78,8 @@ const MOST_NOTES: usize = 32;
 pub struct End {
     /// The command's end: how, when, and wait4's usage.
     pub root: Option<(Ending, Nanos, Option<Usage>)>,
+    /// What the launcher's child had to say.
+    pub reports: Reports,
     /// When counting began.
     pub started: Option<Nanos>,
     /// Time in which calls were watched, ns.
@@ -109,6 +120,8 @@ impl<'a, 'o> Engine<'a, 'o> {
         Self {
             tasks: Tasks::new(options.calls.clone()),
             root,
+            launched: None,
+            reports: Reports::default(),
             guard: Guard::take(limits.is_set()),
             limits,
             detach_on_exit: options.detach_on_exit,
@@ -119,6 +132,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             patched: HashMap::new(),
             root_end: None,
             before: HashMap::new(),
+            root_stopped: false,
             held_since: None,
             asleep: HashMap::new(),
             deadline: None,
@@ -131,9 +145,12 @@ impl<'a, 'o> Engine<'a, 'o> {
     }
 
     /// Follows the launcher's child, which was seized and asked to stop.
-    pub fn launch(&mut self, pid: i32, follow: Follow) {
-        self.tasks.launch(pid, follow, now(), &mut self.out);
+    pub fn launch(&mut self, mut launched: Launched, follow: Follow) -> Result<(), Error> {
+        self.tasks.launch(launched.pid, follow, now(), &mut self.out);
         self.tell();
+        launched.open()?;
+        self.launched = Some(launched);
+        Ok(())
     }
 
     /// Follows a process whose threads were seized.
@@ -144,10 +161,12 @@ impl<'a, 'o> Engine<'a, 'o> {
     }
 
     /// The session is over.
-    pub fn end(self) -> End {
+    pub fn end(mut self) -> End {
+        self.hear_the_launcher();
         let started = self.tasks.started();
         End {
             root: self.root_end,
+            reports: self.reports,
             started,
             watched: self.limits.watched(started.unwrap_or_else(now), now()),
             timed_out: self.limits.timed_out(),
@@ -279,6 +298,12 @@ impl<'a, 'o> Engine<'a, 'o> {
             self.before.insert(tid, kernel::own_usage(tid).unwrap_or_default());
         }
         match stop {
+            Stop::Exec { former } => {
+                // The image whose call was changed is gone.
+                self.patched.remove(&former);
+                self.patched.remove(&tid);
+                self.hear_the_launcher();
+            }
             Stop::Entry(entry) | Stop::Seccomp(entry) => self.keep_traced(tid, &entry),
             // An interrupted call keeps its patch until it has returned.
             Stop::Exit { .. } if !self.patched.is_empty() && !self.tasks.wants_disposition(tid) => {
@@ -291,15 +316,25 @@ impl<'a, 'o> Engine<'a, 'o> {
         }
         self.carry_out();
         match stop {
-            Stop::GroupStop { signal } if Some(tid) == self.root => {
-                stop_with_the_command(tid, signal);
-            }
+            Stop::GroupStop { .. } if Some(tid) == self.root => self.root_stopped = true,
+            Stop::Trap if Some(tid) == self.root => self.root_stopped = false,
             Stop::Exited { .. } | Stop::Killed { .. }
                 if Some(tid) == self.root && self.detach_on_exit =>
             {
                 self.let_go();
             }
             _ => {}
+        }
+    }
+
+    /// The command has been executed: what the launcher's child had to say is
+    /// complete. Without the filter that it was to install, every call stops.
+    fn hear_the_launcher(&mut self) {
+        let Some(mut launched) = self.launched.take() else { return };
+        self.reports = launched.reports();
+        if let Some(e) = &self.reports.filter {
+            self.filter = FilterState::Refused(format!("the kernel refused it: {}", reason(e)));
+            self.tasks.filter_refused(&mut self.out);
         }
     }
 
@@ -315,9 +350,16 @@ impl<'a, 'o> Engine<'a, 'o> {
             Report::Syscall => match self.side(tid) {
                 Ok(Side::Entry(entry)) => Stop::Entry(entry),
                 Ok(Side::Exit { value, ip, sp }) => {
+                    if self.guard.is_busy() && self.tasks.took_signal(tid, value) {
+                        self.guard.command_took(value as i32);
+                    }
                     let spurious = value == -i64::from(libc::EINTR)
-                        && self.tasks.is_repairable(tid)
-                        && kernel::is_undisturbed(tid);
+                        && self.tasks.repairs(tid).is_some_and(|so_far| {
+                            // A signal that woke it may have been taken by
+                            // another thread; but an answer that the call gives
+                            // of itself must not be refused for ever.
+                            kernel::is_undisturbed(tid, so_far >= UNPROVEN_REPAIRS)
+                        });
                     Stop::Exit { value, ip, sp, spurious }
                 }
                 Ok(Side::Foreign) => Stop::Unknown { status },
@@ -329,7 +371,7 @@ impl<'a, 'o> Engine<'a, 'o> {
                 Ok(None) => Stop::Dying,
                 Err(e) => self.failed("ask for the call of", tid, &e),
             },
-            Report::Child(birth) => match kernel::event_message(tid) {
+            Report::Child(birth) => match kernel::event_message(tid, status >> 16) {
                 Ok(child) => {
                     let child = child as i32;
                     let group = self.tasks.process_of(tid).unwrap_or(tid);
@@ -337,7 +379,7 @@ impl<'a, 'o> Engine<'a, 'o> {
                 }
                 Err(e) => self.failed("ask for the child of", tid, &e),
             },
-            Report::Exec => match kernel::event_message(tid) {
+            Report::Exec => match kernel::event_message(tid, status >> 16) {
                 Ok(former) => Stop::Exec { former: former as i32 },
                 // It has executed all the same, most likely as the leader.
                 Err(e) => match self.failed("ask who executed in", tid, &e) {
@@ -345,17 +387,20 @@ impl<'a, 'o> Engine<'a, 'o> {
                     stop => stop,
                 },
             },
-            Report::Exiting => match kernel::event_message(tid) {
+            Report::Exiting => match kernel::event_message(tid, status >> 16) {
                 Ok(status) => Stop::Exiting { status: status as i32 },
                 Err(_) => Stop::Exiting { status: 0 },
             },
             Report::Signal(signal) => {
-                if Some(tid) == self.root
+                if self.root.is_some()
+                    && self.tasks.process_of(tid) == self.root
                     && let Ok((code, sender)) = kernel::signal_sender(tid)
                 {
                     self.guard.command_reports(signal, code, sender);
                 }
-                let disposition = if self.tasks.wants_disposition(tid) {
+                // A stopping signal stops only where it is not handled.
+                let stopping = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
+                let disposition = if stopping || self.tasks.wants_disposition(tid) {
                     kernel::disposition(tid, signal)
                 } else {
                     Disposition::Unknown
@@ -375,7 +420,7 @@ impl<'a, 'o> Engine<'a, 'o> {
         };
         let spurious = !stopped
             && matches!(inside, Some((_, value)) if value == -i64::from(libc::EINTR))
-            && kernel::is_undisturbed(tid);
+            && kernel::is_undisturbed(tid, false);
         Stop::Arrived { inside, spurious, stopped, since: self.asleep.remove(&tid) }
     }
 
@@ -406,7 +451,7 @@ impl<'a, 'o> Engine<'a, 'o> {
         let Side::Entry(entry) = side else {
             return Ok(None);
         };
-        if kernel::event_message(tid)? as u16 != TRACE_DATA {
+        if kernel::event_message(tid, libc::PTRACE_EVENT_SECCOMP)? as u16 != TRACE_DATA {
             // The program's own RET_TRACE: without a tracer it is ENOSYS.
             let mut registers = kernel::registers(tid)?;
             registers.skip(-i64::from(libc::ENOSYS));
@@ -463,7 +508,12 @@ impl<'a, 'o> Engine<'a, 'o> {
         let done = match action {
             Action::Syscall(signal) => kernel::resume_to_syscall(tid, signal),
             Action::Continue(signal) => kernel::resume(tid, signal),
-            Action::Listen => kernel::listen(tid),
+            Action::Listen => match kernel::listen(tid) {
+                // It has left the group-stop since: killed, it stands at its
+                // exit stop, which is reported.
+                Err(e) if e.raw_os_error() == Some(libc::EIO) => Ok(()),
+                done => done,
+            },
             Action::Reissue { entry, elapsed } => self.reissue(tid, &entry, elapsed),
             Action::EndInEintr { entry, signal } => {
                 let result = rewrite(tid, |r| r.finish(&entry, -i64::from(libc::EINTR)));
@@ -534,6 +584,10 @@ impl<'a, 'o> Engine<'a, 'o> {
         const UNTRACED: u64 = libc::CLONE_UNTRACED as u64;
         let [first, ..] = entry.args;
         if entry.sys.abi != Abi::native() {
+            if first & UNTRACED != 0 && entry.sys.name() == Some("clone") {
+                self.lost += 1;
+                self.note(format!("a CLONE_UNTRACED child of {tid} escaped: not a native call"));
+            }
             return;
         }
         let changed = match entry.sys.number {
@@ -572,11 +626,19 @@ impl<'a, 'o> Engine<'a, 'o> {
 
     /// What the tracer was sent, and what the clock says.
     fn look_around(&mut self) {
+        if self.root_stopped {
+            self.guard.stop_if_asked();
+        }
         if self.guard.is_busy() {
             let alive = self.root.is_some() && self.root_end.is_none();
             for request in self.guard.requests(alive) {
                 match (request, self.root) {
-                    (Request::Forward(signal), Some(root)) => send(root, signal),
+                    (Request::Forward(signal), Some(root)) => {
+                        // Pending: it was sent to the whole group.
+                        if !kernel::is_pending(root, signal) {
+                            send(root, signal);
+                        }
+                    }
                     (Request::Forward(_), None) => {}
                     (Request::End(signal), _) if self.filter == FilterState::Installed => {
                         // Under a filter they could not go on: each filtered
@@ -652,15 +714,4 @@ fn rewrite(tid: i32, change: impl FnOnce(&mut Registers)) -> io::Result<()> {
     let mut registers = kernel::registers(tid)?;
     change(&mut registers);
     kernel::set_registers(tid, &registers)
-}
-
-/// The command was stopped from its terminal: the tracer, which its shell sees
-/// as the job, stops as well, and goes on when the job does.
-fn stop_with_the_command(root: i32, signal: i32) {
-    // SAFETY: getpgid and getpgrp only ask; raise stops this process.
-    unsafe {
-        if signal != libc::SIGSTOP && libc::getpgid(root) == libc::getpgrp() {
-            libc::raise(libc::SIGSTOP);
-        }
-    }
 }

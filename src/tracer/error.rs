@@ -3,6 +3,8 @@
 
 use std::io;
 
+use super::proc::Status;
+
 /// An error of the tracer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -95,13 +97,13 @@ pub fn os(what: impl Into<String>, source: io::Error) -> Error {
 
 /// Why ptrace was refused, as well as can be told: what, and what to do.
 fn refusal(pid: i32, source: &io::Error) -> (String, &'static str) {
-    let tracer = status_field(pid, "TracerPid:").filter(|&p| p != 0);
+    let tracer = field(pid, "TracerPid:").filter(|&p| p != 0);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     let scope = scope.ok().and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
-    let descends = status_field(pid, "PPid:") == Some(std::process::id() as i32);
+    let descends = field(pid, "PPid:") == Some(std::process::id() as i32);
     // SAFETY: geteuid takes nothing and cannot fail.
     let me = unsafe { libc::geteuid() };
-    let owner = status_field(pid, "Uid:").and_then(|uid| u32::try_from(uid).ok());
+    let owner = field(pid, "Uid:").and_then(|uid| u32::try_from(uid).ok());
     if let Some(tracer) = tracer {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
         (
@@ -125,7 +127,7 @@ fn refusal(pid: i32, source: &io::Error) -> (String, &'static str) {
                 _ => "it can only be lowered by a reboot with another setting",
             },
         )
-    } else if status_field(std::process::id() as i32, "Seccomp:") == Some(2) {
+    } else if field(std::process::id() as i32, "Seccomp:") == Some(2) {
         (
             format!("a seccomp filter refuses ptrace ({})", reason(source)),
             "in a container, start it with --cap-add=SYS_PTRACE or --security-opt \
@@ -154,9 +156,6 @@ pub fn cannot_attach(pid: i32, source: &io::Error) -> Error {
     Error::CannotAttach { pid, cause: format!("{cause}; {remedy}") }
 }
 
-/// The first number of a line of /proc/PID/status.
-fn status_field(pid: i32, name: &str) -> Option<i32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
+fn field(pid: i32, name: &str) -> Option<i32> {
+    Status::read(pid)?.number(name)
 }

@@ -1,6 +1,6 @@
 //! What happened to the program: the only thing collectors are told.
 
-use crate::syscall::{CallSet, Sys};
+use crate::syscall::Sys;
 
 /// Nanoseconds on `CLOCK_MONOTONIC`.
 pub type Nanos = u64;
@@ -94,10 +94,10 @@ pub struct Usage {
     pub sys_ns: u64,
     /// `ru_maxrss`, bytes.
     pub maxrss_bytes: u64,
-    /// Page faults without I/O.
-    pub minor_faults: u64,
-    /// Page faults with I/O.
-    pub major_faults: u64,
+    /// Page faults without I/O; `None` without /proc.
+    pub minor_faults: Option<u64>,
+    /// Page faults with I/O; `None` without /proc.
+    pub major_faults: Option<u64>,
     /// `ru_inblock`, 512-byte units.
     pub block_in: u64,
     /// `ru_oublock`, 512-byte units.
@@ -113,12 +113,18 @@ impl Usage {
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let less = |field: fn(&Self) -> u64| field(self).saturating_sub(field(before));
+        let faults = |field: fn(&Self) -> Option<u64>| {
+            Some(field(self)?.saturating_sub(field(before).unwrap_or(0)))
+        };
+        // The sum is exact, its parts are scaled: keep the sum.
+        let total = less(|u| u.user_ns + u.sys_ns);
+        let user_ns = less(|u| u.user_ns).min(total);
         Self {
-            user_ns: less(|u| u.user_ns),
-            sys_ns: less(|u| u.sys_ns),
+            user_ns,
+            sys_ns: total - user_ns,
             maxrss_bytes: self.maxrss_bytes,
-            minor_faults: less(|u| u.minor_faults),
-            major_faults: less(|u| u.major_faults),
+            minor_faults: faults(|u| u.minor_faults),
+            major_faults: faults(|u| u.major_faults),
             block_in: less(|u| u.block_in),
             block_out: less(|u| u.block_out),
             voluntary_switches: less(|u| u.voluntary_switches),
@@ -232,11 +238,6 @@ pub enum Event {
 
 /// A collector.
 pub trait Observer {
-    /// The calls it must be told of, whatever the user selected.
-    fn needs(&self) -> CallSet {
-        CallSet::none()
-    }
-
     /// Takes one event.
     fn event(&mut self, event: &Event);
 }

@@ -8,6 +8,7 @@ use crate::syscall::{Abi, Sys};
 
 use super::arch::{NATIVE_SIZE, Native, Registers};
 use super::event::{Nanos, Usage};
+use super::proc::Status;
 use super::stop::{Disposition, Entry};
 
 /// What a syscall stop is.
@@ -64,18 +65,17 @@ fn clock(id: libc::clockid_t) -> Option<Nanos> {
 /// # Safety
 /// `addr` and `data` must be what the request documents.
 unsafe fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> io::Result<()> {
-    loop {
+    let call = || {
         // SAFETY: as the caller vouches; the raw call returns -1 only on error
         // for the requests used here: none of them is a PEEK.
-        let result = match injected(request, tid) {
-            Some(error) => Err(error),
-            None => match unsafe {
-                libc::syscall(libc::SYS_ptrace, request as usize, tid as usize, addr, data)
-            } {
-                0.. => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            },
-        };
+        match unsafe { libc::syscall(libc::SYS_ptrace, request as usize, tid as usize, addr, data) }
+        {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    loop {
+        let result = injected(request, tid).map_or_else(call, Err);
         match result {
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
             other => return other,
@@ -130,8 +130,18 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     unsafe { ptrace(libc::PTRACE_DETACH, tid, 0, signal as usize) }
 }
 
-/// PTRACE_GETEVENTMSG.
-pub fn event_message(tid: i32) -> io::Result<u64> {
+/// PTRACE_GETEVENTMSG of this event. ESRCH when the task is in another stop by
+/// now: killed between its report and this, it stands at its exit stop, whose
+/// message is a wait status.
+pub fn event_message(tid: i32, event: i32) -> io::Result<u64> {
+    let message = any_event_message(tid)?;
+    match signal_sender(tid)? {
+        (code, _) if code >> 8 == event => Ok(message),
+        _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
+fn any_event_message(tid: i32) -> io::Result<u64> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: the kernel writes one unsigned long.
     unsafe { ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr()) }?;
@@ -264,15 +274,24 @@ fn instruction_before(tid: i32, registers: &Registers) -> [u8; 2] {
 /// kernel's queue until the task is resumed: that saves a call where no other
 /// task could be waiting behind it; where one could, `take` it.
 pub fn wait(take: bool) -> io::Result<Option<Waited>> {
+    poll_then_sleep(libc::P_ALL, 0, take)
+}
+
+/// The same for child `pid` only.
+pub fn poll_for(pid: i32) -> io::Result<Option<Waited>> {
+    poll_then_sleep(libc::P_PID, pid, false)
+}
+
+fn poll_then_sleep(kind: libc::idtype_t, id: i32, take: bool) -> io::Result<Option<Waited>> {
     let begun = now();
     while now().saturating_sub(begun) < POLL {
-        if let Some(waited) = look(libc::P_ALL, 0, libc::WSTOPPED | libc::WNOHANG, take)? {
+        if let Some(waited) = look(kind, id, libc::WSTOPPED | libc::WNOHANG, take)? {
             return Ok(Some(waited));
         }
         // SAFETY: it takes nothing and only gives others their turn.
         unsafe { libc::sched_yield() };
     }
-    look(libc::P_ALL, 0, libc::WSTOPPED, take)
+    look(kind, id, libc::WSTOPPED, take)
 }
 
 /// Waits for child `pid` only, without polling.
@@ -351,7 +370,8 @@ fn look(kind: libc::idtype_t, id: i32, flags: i32, take: bool) -> io::Result<Opt
     }
     let own = if info.is_dead() { own_usage(info.tid) } else { None };
     // What was looked at may have gone on (SIGKILL): never block here.
-    let waited = wait4(info.tid, libc::WNOHANG, info.is_dead())?;
+    // WUNTRACED: the stop of a child that is not traced.
+    let waited = wait4(info.tid, libc::WNOHANG | libc::WUNTRACED, info.is_dead())?;
     Ok(waited.map(|w| Waited { own, ..w }))
 }
 
@@ -381,8 +401,8 @@ fn from_rusage(r: &libc::rusage) -> Usage {
         user_ns: ns(r.ru_utime),
         sys_ns: ns(r.ru_stime),
         maxrss_bytes: r.ru_maxrss as u64 * 1024,
-        minor_faults: r.ru_minflt as u64,
-        major_faults: r.ru_majflt as u64,
+        minor_faults: Some(r.ru_minflt as u64),
+        major_faults: Some(r.ru_majflt as u64),
         block_in: r.ru_inblock as u64,
         block_out: r.ru_oublock as u64,
         voluntary_switches: r.ru_nvcsw as u64,
@@ -406,7 +426,7 @@ pub fn own_usage(pid: i32) -> Option<Usage> {
     };
     // A short process may have met no tick: like the kernel, call it all user time.
     let user_ns = if both == 0 { exact } else { user_ns };
-    let (minor_faults, major_faults) = faults(pid).unwrap_or((0, 0));
+    let (minor_faults, major_faults) = faults(pid).unzip();
     Some(Usage { user_ns, sys_ns: exact - user_ns, minor_faults, major_faults, ..Usage::default() })
 }
 
@@ -430,8 +450,7 @@ pub fn is_thread_of(pid: i32, tid: i32) -> bool {
 
 /// The parent of a process, from /proc.
 pub fn parent(pid: i32) -> Option<i32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|l| l.strip_prefix("PPid:"))?.trim().parse().ok()
+    Status::read(pid)?.number("PPid:")
 }
 
 /// Signal sets of a thread (proc_pid_status(5)); signal 1 is bit 0.
@@ -453,17 +472,12 @@ const fn bit(signal: i32) -> u64 {
 
 impl Signals {
     fn read(tid: i32) -> Option<Self> {
-        let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
-        let status = String::from_utf8_lossy(&status);
-        let mask = |name: &str| {
-            let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        };
-        let pending = mask("SigPnd:")? | mask("ShdPnd:")?;
+        let status = Status::read(tid)?;
+        let pending = status.signals("SigPnd:")? | status.signals("ShdPnd:")?;
         Some(Self {
-            ignored: mask("SigIgn:")?,
-            caught: mask("SigCgt:")?,
-            deliverable: pending & !mask("SigBlk:")?,
+            ignored: status.signals("SigIgn:")?,
+            caught: status.signals("SigCgt:")?,
+            deliverable: pending & !status.signals("SigBlk:")?,
         })
     }
 
@@ -485,8 +499,18 @@ pub fn disposition(tid: i32, signal: i32) -> Disposition {
     }
 }
 
-/// Whether no signal waits for `tid` but such as do nothing. A signal that woke
-/// it may have been taken by another thread since.
-pub fn is_undisturbed(tid: i32) -> bool {
-    Signals::read(tid).is_some_and(|s| s.deliverable & !s.harmless() == 0)
+/// Whether no signal waits for `tid` but such as do nothing; with `evidence`,
+/// at least one of those must be there. A signal that woke it may have been
+/// taken by another thread since.
+pub fn is_undisturbed(tid: i32, evidence: bool) -> bool {
+    Signals::read(tid).is_some_and(|s| {
+        s.deliverable & !s.harmless() == 0 && (!evidence || s.deliverable & s.harmless() != 0)
+    })
+}
+
+/// Whether `signal` waits to be taken by this process.
+pub fn is_pending(pid: i32, signal: i32) -> bool {
+    let Some(status) = Status::read(pid) else { return false };
+    let sets = ["SigPnd:", "ShdPnd:"];
+    sets.iter().filter_map(|set| status.signals(set)).any(|set| set & bit(signal) != 0)
 }

@@ -8,6 +8,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 use super::error::{Error, os};
 use super::inherited;
@@ -43,15 +44,16 @@ pub struct Launched {
     pub pid: i32,
     gate: std::fs::File,
     reports: std::fs::File,
+    /// The files that were tried.
+    paths: Vec<CString>,
 }
 
 /// What the child has to say before its exec, one message each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Filter = 1,
-    Groups = 2,
-    User = 3,
-    Exec = 4,
+    User = 2,
+    Exec = 3,
 }
 
 /// What became of the child before the command ran.
@@ -61,6 +63,8 @@ pub struct Reports {
     pub filter: Option<io::Error>,
     /// Why the command could not be run.
     failure: Option<(Stage, io::Error)>,
+    /// One of the files that were tried exists.
+    exists: bool,
 }
 
 impl Launched {
@@ -74,6 +78,8 @@ impl Launched {
     pub fn reports(&mut self) -> Reports {
         let mut bytes = Vec::new();
         let mut reports = Reports::default();
+        let there = |path: &CString| Path::new(OsStr::from_bytes(path.to_bytes())).exists();
+        reports.exists = self.paths.iter().any(there);
         if self.reports.read_to_end(&mut bytes).is_err() {
             return reports;
         }
@@ -87,8 +93,7 @@ impl Launched {
             let error = io::Error::from_raw_os_error(number);
             match stage {
                 1 => reports.filter = Some(error),
-                2 => reports.failure = Some((Stage::Groups, error)),
-                3 => reports.failure = Some((Stage::User, error)),
+                2 => reports.failure = Some((Stage::User, error)),
                 _ => reports.failure = Some((Stage::Exec, error)),
             }
         }
@@ -111,14 +116,14 @@ impl Reports {
         };
         match self.failure {
             Some((Stage::Exec, e)) if e.raw_os_error() == Some(libc::ENOENT) => {
-                if std::path::Path::new(&name).exists() {
+                if self.exists {
                     Error::NoInterpreter { name }
                 } else {
                     Error::NotFound { name }
                 }
             }
             Some((Stage::Exec, source)) => Error::CannotRun { name, source },
-            Some((Stage::Groups | Stage::User, source)) => {
+            Some((Stage::User, source)) => {
                 let user = command.user.as_ref().map_or("", |u| u.name.as_str());
                 os(format!("cannot become user {user} to run {name}"), source)
             }
@@ -146,6 +151,7 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
         prepared.paths.iter().map(|path| shell_pointers(path, &argv)).collect();
     let (gate_read, gate_write) = pipe()?;
     let (report_read, report_write) = pipe()?;
+    let timers = take_timers();
     // SAFETY: the child calls only async-signal-safe functions until it execs
     // or exits; everything it uses was allocated above.
     let pid = unsafe { libc::fork() };
@@ -161,12 +167,14 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
                 filter,
                 &prepared.paths,
                 (&argv, &envp, &shell),
+                &timers,
                 gate_read.as_raw_fd(),
                 report_write.as_raw_fd(),
             );
         }
     }
-    Ok(Launched { pid, gate: gate_write.into(), reports: report_read.into() })
+    let paths = prepared.paths;
+    Ok(Launched { pid, gate: gate_write.into(), reports: report_read.into(), paths })
 }
 
 /// The child's side. Never returns.
@@ -182,6 +190,7 @@ unsafe fn child(
         &[*const libc::c_char],
         &[Vec<*const libc::c_char>],
     ),
+    timers: &[(Which, libc::itimerval)],
     gate: RawFd,
     report: RawFd,
 ) -> ! {
@@ -207,8 +216,11 @@ unsafe fn child(
         {
             say(Stage::Filter);
         }
-        if !inherited::sigpipe_was_ignored() {
-            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        for signal in inherited::to_restore() {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        for (which, timer) in timers {
+            libc::syscall(libc::SYS_setitimer, *which, &raw const *timer, 0);
         }
         for (fd, replacement) in
             [(0, None), (1, command.stdout.as_ref()), (2, command.stderr.as_ref())]
@@ -219,17 +231,13 @@ unsafe fn child(
                 libc::close(fd);
             }
         }
-        if let Some(user) = &command.user {
-            if libc::setgroups(user.groups.len(), user.groups.as_ptr()) < 0
+        if let Some(user) = &command.user
+            && (libc::setgroups(user.groups.len(), user.groups.as_ptr()) < 0
                 || libc::setgid(user.gid) < 0
-            {
-                say(Stage::Groups);
-                libc::_exit(125);
-            }
-            if libc::setuid(user.uid) < 0 {
-                say(Stage::User);
-                libc::_exit(125);
-            }
+                || libc::setuid(user.uid) < 0)
+        {
+            say(Stage::User);
+            libc::_exit(125);
         }
         // As execvp(3): the search goes on past what cannot be used, and a
         // permission error is the one to report.
@@ -241,6 +249,7 @@ unsafe fn child(
             }
             match errno() {
                 libc::ENOENT | libc::ENOTDIR => {}
+                libc::ENAMETOOLONG if paths.len() > 1 => {}
                 libc::EACCES => worst = libc::EACCES,
                 other => {
                     worst = other;
@@ -252,6 +261,27 @@ unsafe fn child(
         say(Stage::Exec);
         libc::_exit(127)
     }
+}
+
+/// Which interval timer, as setitimer(2) numbers them.
+type Which = libc::c_int;
+
+/// Takes over the alarms that this process was started with: they were meant
+/// for the command (`alarm; exec` of a wrapper). They outlive exec, not fork.
+fn take_timers() -> Vec<(Which, libc::itimerval)> {
+    let mut timers = Vec::new();
+    for which in [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF] {
+        let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let off = libc::itimerval { it_interval: zero, it_value: zero };
+        let mut old = off;
+        // SAFETY: both point to values that live through the call.
+        let set =
+            unsafe { libc::syscall(libc::SYS_setitimer, which, &raw const off, &raw mut old) };
+        if set == 0 && (old.it_value.tv_sec, old.it_value.tv_usec) != (0, 0) {
+            timers.push((which, old));
+        }
+    }
+    timers
 }
 
 fn errno() -> i32 {
@@ -274,8 +304,14 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
 
 /// A duplicate at 10 or above, closed by exec.
 pub fn high(fd: &impl AsRawFd) -> Result<OwnedFd, Error> {
+    let fd = fd.as_raw_fd();
     // SAFETY: duplicates a descriptor that is open.
-    let new = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10) };
+    let dup = |from: RawFd| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, from) };
+    // A low limit may leave no number there: then any will have to do.
+    let new = match dup(10) {
+        -1 => dup(3),
+        new => new,
+    };
     if new < 0 {
         return Err(os("cannot duplicate a descriptor", io::Error::last_os_error()));
     }
@@ -288,25 +324,40 @@ fn prepare(command: &Command) -> Result<Prepared, Error> {
     let c = |s: &OsStr| {
         CString::new(s.as_bytes()).map_err(|_| Error::NulByte { word: s.to_string_lossy().into() })
     };
-    let mut env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    // As it was found, entries without a name or a value too.
+    let mut env: Vec<CString> = environment();
     for (key, value) in &command.env {
-        env.retain(|(k, _)| k != key);
+        let key = key.as_bytes();
+        env.retain(|e| {
+            e.to_bytes().strip_prefix(key).is_none_or(|rest| rest.first() != Some(&b'='))
+        });
         if let Some(value) = value {
-            env.push((key.clone(), value.clone()));
+            env.push(c(OsStr::from_bytes(&[key, b"=", value.as_bytes()].concat()))?);
         }
     }
-    let path = env.iter().find(|(k, _)| k == "PATH").map(|(_, v)| v.as_os_str());
+    let path = env.iter().find_map(|e| e.to_bytes().strip_prefix(b"PATH="));
+    let path = path.map(OsStr::from_bytes);
     let paths = candidates(name, path).iter().map(|p| c(p)).collect::<Result<_, _>>()?;
     let argv = command.argv.iter().map(|a| c(a)).collect::<Result<_, _>>()?;
-    let envp = env
-        .into_iter()
-        .map(|(mut key, value)| {
-            key.push("=");
-            key.push(value);
-            c(&key)
-        })
-        .collect::<Result<_, _>>()?;
-    Ok(Prepared { paths, argv, envp })
+    Ok(Prepared { paths, argv, envp: env })
+}
+
+/// This process's environment, entry by entry.
+fn environment() -> Vec<CString> {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    let mut entries = Vec::new();
+    // SAFETY: environ(7) is a list of strings that ends in null; nobody changes
+    // it while the launcher, in the only thread that could, reads it.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            entries.push(std::ffi::CStr::from_ptr(*at).to_owned());
+            at = at.add(1);
+        }
+    }
+    entries
 }
 
 /// The files to try, as execvp(3) would.

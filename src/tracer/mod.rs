@@ -18,6 +18,7 @@ mod kernel;
 mod launch;
 mod limits;
 mod memory;
+mod proc;
 mod repair;
 mod seccomp;
 mod session;
@@ -34,7 +35,9 @@ pub use error::{Error, reason};
 pub use event::{
     Call, Ending, Event, ImageId, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage,
 };
+pub use inherited::{ignore_failed_writes, was_closed};
 pub use launch::{Command, high};
+pub use proc::Status;
 pub use session::{FilterState, Options, Traced, attach, trace};
 pub use signals::block_all;
 pub use untraced::{Ran, run_untraced};

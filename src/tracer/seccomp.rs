@@ -21,6 +21,7 @@ const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
+#[cfg(target_arch = "x86_64")]
 const X32_BIT: u32 = 0x4000_0000;
 
 /// Architectures of this machine's programs, as AUDIT_ARCH of linux/audit.h,
@@ -34,7 +35,7 @@ const ARCHES: &[(u32, &[(Abi, u32)])] =
 
 /// Calls that always end in EINTR when a signal wakes them (signal(7)). Reads
 /// and writes with a socket timeout are too many to stop for it.
-const ENDED_BY_TRACING: [&str; 8] = [
+const ENDED_BY_TRACING: [&str; 9] = [
     "epoll_wait",
     "epoll_pwait",
     "epoll_pwait2",
@@ -43,6 +44,7 @@ const ENDED_BY_TRACING: [&str; 8] = [
     "rt_sigtimedwait",
     "io_getevents",
     "io_pgetevents",
+    "io_uring_enter",
 ];
 
 /// A filter, ready to be installed in a forked child.
@@ -76,7 +78,7 @@ impl Filter {
                 abis.iter().any(|(abi, _)| wanted.contains(Sys { abi: *abi, number: *n }))
             });
             for (abi, offset) in *abis {
-                let numbers = known(*abi)
+                let numbers = (0..1024)
                     .filter(|n| wanted.contains(Sys { abi: *abi, number: *n }) != unknown)
                     .filter_map(|n| u32::try_from(n).ok())
                     .map(|n| n + offset);
@@ -102,30 +104,31 @@ impl Filter {
             len: self.program.len() as u16,
             filter: self.program.as_ptr().cast_mut(),
         };
-        let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW as usize;
+        let mut flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW as usize;
         // SAFETY: the kernel reads `len` instructions at `filter`; prctl takes
         // its arguments by value.
         unsafe {
-            let install =
-                || libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program);
-            let first = install();
+            let install = |flags: usize| {
+                libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program)
+            };
+            let mut first = install(flags);
+            if first < 0 && *libc::__errno_location() == libc::EINVAL {
+                flags = 0; // SPEC_ALLOW came with Linux 4.17.
+                first = install(flags);
+            }
             if first >= 0 || *libc::__errno_location() != libc::EACCES {
                 return first;
             }
             if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return -1;
             }
-            install()
+            install(flags)
         }
     }
 }
 
 /// Numbers that stand for those no table has.
 const UNKNOWN: [i64; 2] = [0x3fff_fff0, -1];
-
-fn known(abi: Abi) -> impl Iterator<Item = i64> {
-    (0..1024).filter(move |n| Sys { abi, number: *n }.name().is_some())
-}
 
 fn statement(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 0, k }

@@ -8,7 +8,7 @@ use crate::syscall::CallSet;
 
 use super::attach::seize_all;
 use super::engine::{End, Engine};
-use super::error::{Error, os, reason, refused};
+use super::error::{Error, os, refused};
 use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, now};
 use super::launch::{Command, launch};
@@ -19,10 +19,9 @@ use super::task::Follow;
 /// How to trace.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The calls that collectors are told of.
+    /// The calls that collectors are told of. All others run at full speed,
+    /// where that is possible.
     pub calls: CallSet,
-    /// Let all other calls run at full speed, where that is possible.
-    pub filter: bool,
     /// Use PTRACE_GET_SYSCALL_INFO where the kernel has it (5.3).
     pub syscall_info: bool,
     /// End the command, with all that it started, after this long.
@@ -40,7 +39,6 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             calls: CallSet::all(),
-            filter: false,
             syscall_info: true,
             timeout: None,
             detach_on_exit: false,
@@ -109,7 +107,7 @@ pub fn trace(
 ) -> Result<Traced, Error> {
     let (filter, state) = choose_filter(options);
     let strangers = kernel::has_children();
-    let mut launched = launch(command, filter.as_ref())?;
+    let launched = launch(command, filter.as_ref())?;
     let root = launched.pid;
     let mut engine = Engine::new(options, Some(root), strangers, state, observers);
     let mut wanted = REPORTS;
@@ -122,23 +120,17 @@ pub fn trace(
     kernel::seize(root, wanted).map_err(|e| refused(root, &e))?;
     kernel::interrupt(root).map_err(|e| os("cannot stop the command", e))?;
     let follow = if filter.is_some() { Follow::Filter } else { Follow::Every };
-    engine.launch(root, follow);
-    launched.open()?;
+    engine.launch(launched, follow)?;
     engine.run()?;
     let mut end = engine.end();
     if end.root.is_none() {
         // It had to be let go, but is still our child: its status is the answer.
         end.root = wait_untraced(root);
     }
-    let reports = launched.reports();
     let Some(started) = end.started else {
-        return Err(reports.failure(command));
+        return Err(end.reports.failure(command));
     };
-    let mut traced = traced(end, started);
-    if let Some(e) = &reports.filter {
-        traced.filter = FilterState::Refused(format!("the kernel refused it: {}", reason(e)));
-    }
-    Ok(traced)
+    Ok(traced(end, started))
 }
 
 /// Traces running processes, with all their threads and what they start, until
@@ -154,10 +146,10 @@ pub fn attach(
     observers: &mut [&mut dyn Observer],
     refuse: &mut dyn FnMut(&Error),
 ) -> Result<Traced, Error> {
-    let state = if options.filter {
-        FilterState::Refused("a filter cannot be taken off a running process".into())
-    } else {
+    let state = if options.calls.is_all() {
         FilterState::Off
+    } else {
+        FilterState::Refused("a filter cannot be taken off a running process".into())
     };
     let mut engine = Engine::new(options, None, kernel::has_children(), state, observers);
     let started = now();
@@ -214,7 +206,7 @@ fn traced(end: End, started: Nanos) -> Traced {
 }
 
 fn choose_filter(options: &Options) -> (Option<Filter>, FilterState) {
-    if !options.filter || options.calls.is_all() {
+    if options.calls.is_all() {
         return (None, FilterState::Off);
     }
     let refused = |why: &str| (None, FilterState::Refused(why.into()));

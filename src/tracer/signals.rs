@@ -2,7 +2,8 @@
 //!
 //! What a terminal sends it sends to the command too. What somebody sends to
 //! the tracer alone (kill, timeout) is passed on, unless the command reports
-//! the same signal from the same sender. The tracer ends when the command ends.
+//! the same signal from the same sender. The tracer ends when the command ends,
+//! and stops for its shell when the command has.
 //!
 //! A blocking wait cannot be woken without a race by one signal that may come
 //! just before it. So a handler notes what came and starts a timer that goes
@@ -14,12 +15,12 @@ use std::time::Duration;
 use super::event::Nanos;
 use super::kernel::now;
 
-/// Signals that ask for an end, or mean something to the command.
-const TAKEN: [i32; 6] =
-    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+/// Highest signal number (signal(7)).
+const LAST: i32 = 64;
 
-/// Signals of job control: the tracer stops only after its command has.
-const IGNORED: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+/// The timer's own: the last real-time signal. Everybody else's alarms are the
+/// command's.
+const TIMER_SIGNAL: i32 = LAST;
 
 /// How long the command has to report the same signal from the same sender.
 const GRACE: Duration = Duration::from_millis(50);
@@ -29,10 +30,50 @@ const TICK: Duration = Duration::from_millis(10);
 const NOBODY: i32 = 0;
 const KERNEL: i32 = -1;
 
-static SENDERS: [AtomicI32; TAKEN.len()] = [const { AtomicI32::new(NOBODY) }; TAKEN.len()];
+static SENDERS: [AtomicI32; LAST as usize + 1] =
+    [const { AtomicI32::new(NOBODY) }; LAST as usize + 1];
 static CAME: AtomicBool = AtomicBool::new(false);
+/// The tracer was asked to stop by job control, and not to go on since.
+static STOP_ASKED: AtomicBool = AtomicBool::new(false);
 static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 static TIMED: AtomicBool = AtomicBool::new(false);
+
+/// What the tracer does with a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Treatment {
+    /// Pass it on to the command.
+    Forward,
+    /// Job control: note it.
+    Job,
+    /// Ignore it: the write that causes it fails anyway.
+    Ignore,
+    /// The default action.
+    Default,
+    /// It cannot be taken, or is the C library's, or a fault of our own.
+    Leave,
+}
+
+fn treatment(signal: i32) -> Treatment {
+    match signal {
+        libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU | libc::SIGCONT => Treatment::Job,
+        libc::SIGPIPE | libc::SIGXFSZ => Treatment::Ignore,
+        // An ignored SIGCHLD would reap what has not been read yet.
+        libc::SIGCHLD => Treatment::Default,
+        libc::SIGKILL
+        | libc::SIGSTOP
+        | libc::SIGSEGV
+        | libc::SIGBUS
+        | libc::SIGFPE
+        | libc::SIGILL
+        | libc::SIGTRAP
+        | libc::SIGABRT
+        | libc::SIGSYS
+        | 32
+        | 33
+        | TIMER_SIGNAL => Treatment::Leave,
+        _ => Treatment::Forward,
+    }
+}
 
 extern "C" fn note(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler;
@@ -40,13 +81,16 @@ extern "C" fn note(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     let (code, pid) = unsafe { ((*info).si_code, (*info).si_pid()) };
     // SAFETY: errno is this thread's own; a handler must leave it as it was.
     let saved = unsafe { *libc::__errno_location() };
-    if let Some(slot) = TAKEN.iter().position(|&s| s == signal)
-        && let Some(sender) = SENDERS.get(slot)
-    {
-        sender.store(if code > 0 { KERNEL } else { pid.max(1) }, SeqCst);
-        CAME.store(true, SeqCst);
-        tick(TICK);
+    match treatment(signal) {
+        Treatment::Job => STOP_ASKED.store(signal != libc::SIGCONT, SeqCst),
+        _ => {
+            if let Some(sender) = SENDERS.get(signal as usize) {
+                sender.store(if code > 0 { KERNEL } else { pid.max(1) }, SeqCst);
+                CAME.store(true, SeqCst);
+            }
+        }
     }
+    tick(TICK);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = saved };
 }
@@ -65,14 +109,33 @@ fn tick(every: Duration) {
     unsafe { libc::timer_settime(TIMER.load(SeqCst), 0, &raw const spec, std::ptr::null_mut()) };
 }
 
+/// A signal, who sent it, and when.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    signal: i32,
+    /// `None`: not known.
+    sender: Option<i32>,
+    at: Nanos,
+}
+
+impl Seen {
+    /// Whether these are two deliveries of one sending to a process group.
+    fn is_same(&self, other: &Self) -> bool {
+        let senders = self.sender.zip(other.sender);
+        self.signal == other.signal
+            && senders.is_none_or(|(one, two)| one == two)
+            && self.at.abs_diff(other.at) < GRACE.as_nanos() as u64
+    }
+}
+
 /// While it lives, the tracer's signals are taken as described above.
 #[derive(Debug)]
 pub struct Guard {
     old: Vec<(i32, libc::sigaction)>,
-    /// What came to the tracer: (signal, sender, when).
-    waiting: Vec<(i32, i32, Nanos)>,
-    /// What the command reported lately: (signal, sender, when).
-    reported: Vec<(i32, i32, Nanos)>,
+    /// What came to the tracer.
+    waiting: Vec<Seen>,
+    /// What the command reported lately.
+    reported: Vec<Seen>,
     ticking: bool,
 }
 
@@ -92,23 +155,26 @@ impl Guard {
     pub fn take(ticking: bool) -> Self {
         let (waiting, reported) = (Vec::new(), Vec::new());
         let mut guard = Self { old: Vec::new(), waiting, reported, ticking };
+        STOP_ASKED.store(false, SeqCst);
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = note;
-        for signal in TAKEN {
-            guard.install(signal, handler as libc::sighandler_t, libc::SA_SIGINFO);
+        for signal in 1..=LAST {
+            match treatment(signal) {
+                Treatment::Forward | Treatment::Job => {
+                    guard.install(signal, handler as libc::sighandler_t, libc::SA_SIGINFO);
+                }
+                Treatment::Ignore => guard.install(signal, libc::SIG_IGN, 0),
+                Treatment::Default => guard.install(signal, libc::SIG_DFL, 0),
+                Treatment::Leave => {}
+            }
         }
-        for signal in IGNORED {
-            guard.install(signal, libc::SIG_IGN, 0);
-        }
-        // An ignored SIGCHLD would reap what has not been read yet.
-        guard.install(libc::SIGCHLD, libc::SIG_DFL, 0);
         let nothing: extern "C" fn(i32) = nothing;
-        guard.install(libc::SIGALRM, nothing as libc::sighandler_t, 0);
+        guard.install(TIMER_SIGNAL, nothing as libc::sighandler_t, 0);
         // SAFETY: all-zero bytes are a valid sigevent; every field that
         // SIGEV_THREAD_ID needs is set; the timer's id goes to `timer`.
         unsafe {
             let mut event: libc::sigevent = std::mem::zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = libc::SIGALRM;
+            event.sigev_signo = TIMER_SIGNAL;
             event.sigev_notify_thread_id = libc::gettid();
             let mut timer: libc::timer_t = std::ptr::null_mut();
             if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) == 0 {
@@ -138,7 +204,7 @@ impl Guard {
             // but for SIGCHLD and the timer's own.
             let keep = old.sa_sigaction == libc::SIG_IGN
                 && signal != libc::SIGCHLD
-                && signal != libc::SIGALRM;
+                && signal != TIMER_SIGNAL;
             if keep {
                 return;
             }
@@ -150,17 +216,36 @@ impl Guard {
         }
     }
 
-    /// Whether [`Guard::requests`] has something to do. Cheap: one load.
+    /// Whether there is something to do. Cheap: two loads.
     pub fn is_busy(&self) -> bool {
-        CAME.load(SeqCst) || !self.waiting.is_empty()
+        CAME.load(SeqCst) || !self.waiting.is_empty() || STOP_ASKED.load(SeqCst)
     }
 
     /// The command stops to take a signal from this sender.
     pub fn command_reports(&mut self, signal: i32, code: i32, sender: i32) {
-        if code <= 0 && TAKEN.contains(&signal) {
-            let at = now();
-            self.reported.retain(|(_, _, when)| at.saturating_sub(*when) < 1_000_000_000);
-            self.reported.push((signal, sender, at));
+        if code <= 0 {
+            self.report(signal, Some(sender.max(1)));
+        }
+    }
+
+    /// The command has taken a signal by waiting for it.
+    pub fn command_took(&mut self, signal: i32) {
+        self.report(signal, None);
+    }
+
+    fn report(&mut self, signal: i32, sender: Option<i32>) {
+        let at = now();
+        self.reported.retain(|seen| at.saturating_sub(seen.at) < GRACE.as_nanos() as u64);
+        self.reported.push(Seen { signal, sender, at });
+    }
+
+    /// Stops the tracer as its command has stopped, if job control asked both
+    /// to and has not asked to go on since. Returns when it goes on.
+    #[allow(clippy::unused_self)] // Only while the handlers are there.
+    pub fn stop_if_asked(&self) {
+        if STOP_ASKED.swap(false, SeqCst) {
+            // SAFETY: it stops this process until SIGCONT.
+            unsafe { libc::raise(libc::SIGSTOP) };
         }
     }
 
@@ -168,34 +253,37 @@ impl Guard {
     pub fn requests(&mut self, alive: bool) -> Vec<Request> {
         let at = now();
         if CAME.swap(false, SeqCst) {
-            for (signal, sender) in TAKEN.iter().zip(&SENDERS) {
+            for (signal, sender) in SENDERS.iter().enumerate() {
                 let sender = sender.swap(NOBODY, SeqCst);
                 if sender != NOBODY {
-                    self.waiting.push((*signal, sender, at));
+                    self.waiting.push(Seen { signal: signal as i32, sender: Some(sender), at });
                 }
             }
         }
         let mut requests = Vec::new();
         let reported = &mut self.reported;
-        self.waiting.retain(|&(signal, sender, when)| {
+        self.waiting.retain(|came| {
             if !alive {
-                requests.push(Request::End(signal));
+                // Only what asks for an end.
+                if ENDING.contains(&came.signal) {
+                    requests.push(Request::End(came.signal));
+                }
                 return false;
             }
-            if sender == KERNEL {
+            if came.sender == Some(KERNEL) {
                 return false; // The terminal has sent it to the command too.
             }
-            if let Some(same) = reported.iter().position(|&(s, p, _)| s == signal && p == sender) {
+            if let Some(same) = reported.iter().position(|seen| seen.is_same(came)) {
                 reported.swap_remove(same);
                 return false;
             }
-            if at.saturating_sub(when) < GRACE.as_nanos() as u64 {
+            if at.saturating_sub(came.at) < GRACE.as_nanos() as u64 {
                 return true;
             }
-            requests.push(Request::Forward(signal));
+            requests.push(Request::Forward(came.signal));
             false
         });
-        if self.waiting.is_empty() && !self.ticking {
+        if self.waiting.is_empty() && !self.ticking && !STOP_ASKED.load(SeqCst) {
             tick(Duration::ZERO);
             if CAME.load(SeqCst) {
                 tick(TICK);
@@ -204,6 +292,9 @@ impl Guard {
         requests
     }
 }
+
+/// Signals by which somebody wants the tracer to end.
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -226,5 +317,33 @@ pub fn block_all() {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(signal: i32, sender: Option<i32>, at: Nanos) -> Seen {
+        Seen { signal, sender, at }
+    }
+
+    #[test]
+    fn two_deliveries_are_one_sending_only_by_sender_and_time() {
+        let term = seen(libc::SIGTERM, Some(7), 1_000_000_000);
+        assert!(term.is_same(&seen(libc::SIGTERM, Some(7), 1_010_000_000)));
+        assert!(term.is_same(&seen(libc::SIGTERM, None, 990_000_000)));
+        assert!(!term.is_same(&seen(libc::SIGTERM, Some(8), 1_010_000_000)));
+        assert!(!term.is_same(&seen(libc::SIGHUP, Some(7), 1_010_000_000)));
+        assert!(!term.is_same(&seen(libc::SIGTERM, Some(7), 4_000_000_000)));
+    }
+
+    #[test]
+    fn what_would_end_the_tracer_is_taken() {
+        for signal in 1..=LAST {
+            let left = treatment(signal) == Treatment::Leave;
+            let fatal_to_us = [4, 5, 6, 7, 8, 9, 11, 19, 31, 32, 33, 64].contains(&signal);
+            assert_eq!(left, fatal_to_us, "{signal}");
+        }
     }
 }

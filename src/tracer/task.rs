@@ -545,6 +545,7 @@ impl Sys {
                         | "accept"
                         | "accept4"
                         | "connect"
+                        | "io_uring_enter"
                         | "sendto"
                         | "sendmsg"
                         | "sendmmsg"

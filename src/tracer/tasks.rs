@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use crate::syscall::CallSet;
 
 use super::event::{Call, Ending, Event, ImageId, Nanos, Outcome, ProcessId, ThreadId, Usage};
-use super::stop::{Birth, Stop};
+use super::stop::{Birth, Disposition, Stop};
 use super::task::{Action, Follow, Settled, Task};
 
 /// A thread that is traced.
@@ -47,6 +47,9 @@ enum Early {
     /// Ended already.
     Gone { at: Nanos, ending: Ending },
 }
+
+/// How long an end may be waiting for the news of its birth, ns.
+const STALE: Nanos = 1_000_000_000;
 
 /// Where a thread belongs that nobody told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,12 +213,28 @@ impl Tasks {
         self.slots.get(&tid).is_some_and(|s| s.task.wants_disposition())
     }
 
-    /// Whether this thread is in a call that an ignored signal ends only under a
-    /// tracer. A stop of its whole process ends it without one too (signal(7)).
-    pub fn is_repairable(&self, tid: i32) -> bool {
-        self.slots.get(&tid).is_some_and(|slot| {
-            slot.task.is_repairable() && self.groups.get(&slot.process).is_some_and(|g| !g.stopping)
-        })
+    /// How often the call was repaired that this thread is in, where an ignored
+    /// signal ends it only under a tracer. A stop of its whole process ends it
+    /// without one too (signal(7)).
+    pub fn repairs(&self, tid: i32) -> Option<u32> {
+        let slot = self.slots.get(&tid)?;
+        let stopping = self.groups.get(&slot.process).is_some_and(|g| g.stopping);
+        slot.task.current().filter(|_| slot.task.is_repairable() && !stopping).map(|c| c.repaired)
+    }
+
+    /// Whether this exit gives a signal to the program: it waited for it.
+    pub fn took_signal(&self, tid: i32, value: i64) -> bool {
+        let call = self.slots.get(&tid).and_then(|s| s.task.current());
+        (1..=64).contains(&value)
+            && call.is_some_and(|c| c.entry.sys.name() == Some("rt_sigtimedwait"))
+    }
+
+    /// The kernel refused the filter: every call stops.
+    pub fn filter_refused(&mut self, out: &mut Outbox) {
+        let processes: Vec<ProcessId> = self.groups.keys().copied().collect();
+        for process in processes {
+            self.follow_every(process, out);
+        }
     }
 
     /// Whether this thread is inside a call: then its next syscall stop is the exit.
@@ -253,6 +272,9 @@ impl Tasks {
             }
         }
         self.welcome(tid, early, out);
+        if self.letting_go {
+            turn_to_detach(out);
+        }
     }
 
     /// Threads that are held until their creator tells of them.
@@ -301,6 +323,13 @@ impl Tasks {
         out: &mut Outbox,
     ) {
         let Some(mut slot) = self.remove(tid) else {
+            // A birth is told within microseconds. What is older was a child of
+            // the tracer that it does not trace (inherited, or an orphan that
+            // came to it as PID 1), and its pid may come again.
+            self.early.retain(|_, e| match e {
+                Early::Gone { at: then, .. } => at.saturating_sub(*then) < STALE,
+                Early::Held { .. } => true,
+            });
             self.early.insert(tid, Early::Gone { at, ending });
             return;
         };
@@ -497,8 +526,10 @@ impl Tasks {
             let vfork = birth == Birth::Vfork;
             self.add_process(child, Some(parent), vfork, follow, at, out);
         }
-        if let Some(early) = self.early.remove(&child) {
-            self.welcome(child, early, out);
+        match self.early.remove(&child) {
+            Some(Early::Gone { at: then, .. }) if at.saturating_sub(then) >= STALE => {}
+            Some(early) => self.welcome(child, early, out),
+            None => {}
         }
     }
 
@@ -576,11 +607,12 @@ fn turn_to_detach(out: &mut Outbox) {
 /// Whether a stop begins (true) or ends (false) a stop of the whole process.
 fn stops_process(stop: &Stop) -> Option<bool> {
     match *stop {
-        Stop::GroupStop { .. } => Some(true),
-        Stop::Signal { signal, .. } => {
-            let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
-            stops.contains(&signal).then_some(true)
-        }
+        Stop::GroupStop { .. }
+        | Stop::Signal { signal: libc::SIGSTOP, .. }
+        | Stop::Signal {
+            signal: libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU,
+            disposition: Disposition::Default,
+        } => Some(true),
         Stop::Trap => Some(false),
         Stop::Arrived { stopped, .. } => Some(stopped),
         _ => None,

@@ -146,7 +146,7 @@ impl Model {
             [Step::Stop(entry(number, sp), true), Step::Stop(exit(value, 0x1000, sp), false)]
         };
         if thread.budget == 0 {
-            let group = choice % 4 == 0 && !alone;
+            let group = choice.is_multiple_of(4) && !alone;
             steps.push(Step::Stop(entry(if group { EXIT_GROUP } else { EXIT }, sp), true));
             if group {
                 steps.push(Step::EndOthers { exec: false });
@@ -265,10 +265,10 @@ impl Model {
         if self.threads.get(&tid).is_some_and(|t| t.steps.is_empty()) {
             self.decide(tid);
         }
-        let Some(step) = self.threads.get_mut(&tid).and_then(|t| t.steps.pop_front()) else {
+        let Some(next) = self.threads.get_mut(&tid).and_then(|t| t.steps.pop_front()) else {
             return;
         };
-        match step {
+        match next {
             Step::Spawn { thread } => self.spawn(tid, thread),
             Step::EndOthers { exec } => {
                 let pid = self.threads.get(&tid).map_or(0, |t| t.pid);

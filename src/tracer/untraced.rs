@@ -34,17 +34,25 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
     let mut guard = Guard::take(false);
     let started = now();
     launched.open()?;
+    let mut stopped = false;
     let waited = loop {
         if guard.is_busy() {
             for request in guard.requests(true) {
-                if let Request::Forward(signal) = request {
+                if let Request::Forward(signal) = request
+                    && !kernel::is_pending(pid, signal)
+                {
                     // SAFETY: the child has not been reaped, so the pid is its own.
                     unsafe { libc::kill(pid, signal) };
                 }
             }
+            if stopped {
+                guard.stop_if_asked();
+            }
         }
         match kernel::wait_for(pid) {
-            Ok(Some(waited)) => break waited,
+            Ok(Some(waited)) if ending(waited.status).is_some() => break waited,
+            // Stopped, or going on again.
+            Ok(Some(waited)) => stopped = waited.status & 0xff == 0x7f,
             Ok(None) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(os("cannot wait for the command", e)),
