@@ -146,6 +146,12 @@ fn filtered_counts_hold(fixture: &Fixture, program: &Program, options: &[&str]) 
         wrong.join("\n  "),
         table::render(&record)
     );
+    // With everything else at full speed the program must not notice either.
+    let scratch = Scratch::new(&fixture.name);
+    let mut command = support::count_json(&scratch.path("report.json"));
+    command.args(["-e", "trace=execve", "--"]).arg(&program.path).args(&program.arguments);
+    let finished = process::finish(&mut command);
+    assert_eq!(finished.code(), fixture.exit, "{} -e trace=execve: {finished}", fixture.name);
 }
 
 /// The rows of single processes, which only the record of `run` has.

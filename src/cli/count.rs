@@ -30,11 +30,12 @@ pub struct Args {
     /// output goes to standard error
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Sort by: time, calls, errors, min, max, avg, p50, p90, p99, name, none
+    /// Sort by: time, calls, errors, min, max, avg, p50, p90, p99, unfinished,
+    /// restarts, name, none
     #[arg(short = 'S', long = "summary-sort-by", value_name = "KEY", default_value = "time")]
     sort: String,
-    /// Columns to show: percent, time, min, max, avg, p50, p90, p99, calls,
-    /// errors, restarts, unfinished, name
+    /// Columns to show: percent, total-time, avg, calls, errors, min, p50, p90,
+    /// p99, max, unfinished, restarts, name
     #[arg(short = 'U', long = "summary-columns", value_name = "LIST")]
     columns: Option<String>,
     /// Show only the first N rows, and the others as one

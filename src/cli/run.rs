@@ -1,11 +1,12 @@
 //! `coldtrace run`: trace once, keep the record and the command's output.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use coldtrace::observe::{By, Counts, Processes, Statuses};
 use coldtrace::record::{Observed, Record, Run, RunDir};
 use coldtrace::render;
-use coldtrace::tracer::{Ending, Options, run_untraced};
+use coldtrace::tracer::{Ending, Options, run_untraced, was_closed};
 
 use super::end::{End, Failure, OWN_FAILURE};
 use super::options::{Target, Tracing};
@@ -109,14 +110,19 @@ fn prepare(keep: Keep, target: &mut Target, dir: &RunDir) -> Result<Option<Tee>,
     let stdout = dir.file("stdout.log").map_err(Failure::own)?;
     let stderr = dir.file("stderr.log").map_err(Failure::own)?;
     if keep == Keep::Log {
-        command.stdout = Some(stdout.into());
-        command.stderr = Some(stderr.into());
+        command.stdout = unless_closed(1, stdout.into());
+        command.stderr = unless_closed(2, stderr.into());
         return Ok(None);
     }
     let (tee, out, err) = Tee::start(stdout, stderr)?;
-    command.stdout = Some(out);
-    command.stderr = Some(err);
+    command.stdout = unless_closed(1, out);
+    command.stderr = unless_closed(2, err);
     Ok(Some(tee))
+}
+
+/// A stream that was closed when coldtrace started stays closed for the command.
+fn unless_closed(fd: i32, replacement: OwnedFd) -> Option<OwnedFd> {
+    (!was_closed(fd)).then_some(replacement)
 }
 
 struct How<'a> {

@@ -67,9 +67,6 @@ struct Patch {
     word: Option<(u64, u64)>,
 }
 
-/// How often a call is re-issued without a signal being there that explains it.
-const UNPROVEN_REPAIRS: u32 = 8;
-
 /// Most notes kept: a misbehaving kernel must not fill the record.
 const MOST_NOTES: usize = 32;
 
@@ -354,12 +351,10 @@ impl<'a, 'o> Engine<'a, 'o> {
                         self.guard.command_took(value as i32);
                     }
                     let spurious = value == -i64::from(libc::EINTR)
-                        && self.tasks.repairs(tid).is_some_and(|so_far| {
-                            // A signal that woke it may have been taken by
-                            // another thread; but an answer that the call gives
-                            // of itself must not be refused for ever.
-                            kernel::is_undisturbed(tid, so_far >= UNPROVEN_REPAIRS)
-                        });
+                        && self
+                            .tasks
+                            .may_repair(tid)
+                            .is_some_and(|evidence| kernel::is_undisturbed(tid, evidence));
                     Stop::Exit { value, ip, sp, spurious }
                 }
                 Ok(Side::Foreign) => Stop::Unknown { status },
@@ -400,11 +395,18 @@ impl<'a, 'o> Engine<'a, 'o> {
                 }
                 // A stopping signal stops only where it is not handled.
                 let stopping = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
-                let disposition = if stopping || self.tasks.wants_disposition(tid) {
-                    kernel::disposition(tid, signal)
-                } else {
-                    Disposition::Unknown
-                };
+                let unwatched = self.tasks.is_unwatched(tid);
+                let asked = stopping || unwatched || self.tasks.wants_disposition(tid);
+                let disposition =
+                    if asked { kernel::disposition(tid, signal) } else { Disposition::Unknown };
+                if unwatched
+                    && disposition == Disposition::Ignored
+                    && let Ok(Some((entry, value))) = kernel::call_in_flight(tid)
+                    && value == -i64::from(libc::EINTR)
+                    && entry.sys.is_repairable()
+                {
+                    return Stop::Disturbed { entry };
+                }
                 Stop::Signal { signal, disposition }
             }
         }
@@ -453,9 +455,7 @@ impl<'a, 'o> Engine<'a, 'o> {
         };
         if kernel::event_message(tid, libc::PTRACE_EVENT_SECCOMP)? as u16 != TRACE_DATA {
             // The program's own RET_TRACE: without a tracer it is ENOSYS.
-            let mut registers = kernel::registers(tid)?;
-            registers.skip(-i64::from(libc::ENOSYS));
-            kernel::set_registers(tid, &registers)?;
+            kernel::skip_call(tid, -i64::from(libc::ENOSYS))?;
         }
         Ok(Some(entry))
     }

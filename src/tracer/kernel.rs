@@ -6,7 +6,7 @@ use std::io;
 
 use crate::syscall::{Abi, Sys};
 
-use super::arch::{NATIVE_SIZE, Native, Registers};
+use super::arch::{NATIVE_SIZE, Native, Registers, SYSTEM_CALL_SET};
 use super::event::{Nanos, Usage};
 use super::proc::Status;
 use super::stop::{Disposition, Entry};
@@ -217,6 +217,18 @@ pub fn set_registers(tid: i32, registers: &Registers) -> io::Result<()> {
     unsafe {
         ptrace(libc::PTRACE_SETREGSET, tid, libc::NT_PRSTATUS as usize, (&raw mut set).addr())
     }
+}
+
+/// Makes the call of an entry stop be skipped and return `value`.
+pub fn skip_call(tid: i32, value: i64) -> io::Result<()> {
+    let mut registers = registers(tid)?;
+    registers.skip(value);
+    set_registers(tid, &registers)?;
+    let Some(which) = SYSTEM_CALL_SET else { return Ok(()) };
+    let mut none: libc::c_int = -1;
+    let mut set = libc::iovec { iov_base: (&raw mut none).cast(), iov_len: size_of_val(&none) };
+    // SAFETY: the kernel reads `iov_len` bytes at `iov_base`.
+    unsafe { ptrace(libc::PTRACE_SETREGSET, tid, which, (&raw mut set).addr()) }
 }
 
 /// The same answer as [`syscall_info`] on kernels before 5.3, where only the

@@ -30,15 +30,22 @@ mod untraced;
 mod user;
 
 pub use calibrate::cost_per_call;
+#[doc(hidden)] // The command line's own: no part of the tracer.
 pub use end::die_by;
-pub use error::{Error, reason};
+pub use error::Error;
+#[doc(hidden)]
+pub use error::reason;
 pub use event::{
     Call, Ending, Event, ImageId, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage,
 };
+#[doc(hidden)]
 pub use inherited::{ignore_failed_writes, was_closed};
-pub use launch::{Command, high};
+pub use launch::Command;
+#[doc(hidden)]
+pub use launch::high;
 pub use proc::Status;
 pub use session::{FilterState, Options, Traced, attach, trace};
+#[doc(hidden)]
 pub use signals::block_all;
 pub use untraced::{Ran, run_untraced};
 pub use user::User;

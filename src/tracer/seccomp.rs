@@ -184,3 +184,7 @@ fn ranges(numbers: impl Iterator<Item = u32>, verdict: u32, block: &mut Vec<libc
         ]);
     }
 }
+
+#[cfg(test)]
+#[path = "seccomp_tests.rs"]
+mod tests;

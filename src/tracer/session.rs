@@ -98,6 +98,11 @@ const REPORTS: i32 = libc::PTRACE_O_TRACESYSGOOD
 /// Unless they may outlive the command ([`Options::detach_on_exit`]), they are
 /// killed when the tracer is.
 ///
+/// While it runs it owns what a process has one of: it waits for, and reaps,
+/// every child of this process; it takes the signals that would end the process
+/// or stop it, a POSIX timer and the last real-time signal; interval timers go
+/// to the command. So only one session can run at a time, from one thread.
+///
 /// # Errors
 /// When the command cannot be run or traced; see [`Error::exit_status`].
 pub fn trace(

@@ -72,6 +72,12 @@ pub enum Stop {
         /// Its disposition, where the state machine asked for it.
         disposition: Disposition,
     },
+    /// A signal that does nothing has ended, in EINTR, a call whose entry did not
+    /// stop: without a tracer it would go on.
+    Disturbed {
+        /// The call.
+        entry: Entry,
+    },
     /// Group-stop: one of the four stopping signals is in force.
     GroupStop {
         /// Which one.

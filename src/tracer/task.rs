@@ -210,6 +210,11 @@ impl Task {
         self.interrupted.last().is_some_and(|i| i.fresh)
     }
 
+    /// Whether it may be in a call whose entry did not stop.
+    pub fn is_unwatched(&self) -> bool {
+        self.follow != Follow::Every && self.current.is_none() && self.interrupted.is_empty()
+    }
+
     /// Whether it is in a call that an ignored signal ends only under a tracer.
     pub fn is_repairable(&self) -> bool {
         self.current.is_some_and(|c| c.entry.sys.is_repairable())
@@ -246,6 +251,12 @@ impl Task {
                 let reissue = self.arrive(inside, spurious, since, at, settle);
                 let go_on = if stopped { Action::Listen } else { self.resume(0) };
                 reissue.unwrap_or(go_on)
+            }
+            Stop::Disturbed { entry } => {
+                // When it entered is not known: its timeout starts anew, once.
+                self.current =
+                    Some(InFlight { entered: Some(at), silent: true, ..InFlight::new(entry) });
+                self.reissue(at).unwrap_or_else(|| self.resume(0))
             }
             Stop::Signal { signal, disposition } => self.signal(signal, disposition, at, settle),
             Stop::GroupStop { .. } => {
@@ -524,7 +535,7 @@ impl Sys {
     /// flags, or with a socket timeout: under ptrace an ignored signal, which
     /// the program would never have noticed, ends them. Only 64-bit ABIs: the
     /// registers of others are not rewritten.
-    fn is_repairable(self) -> bool {
+    pub fn is_repairable(self) -> bool {
         matches!(self.abi, Abi::X86_64 | Abi::Aarch64)
             && matches!(
                 self.name(),

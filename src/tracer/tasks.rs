@@ -17,6 +17,10 @@ struct Slot {
     process: ProcessId,
     image: ImageId,
     task: Task,
+    /// Repairs in a row for which no signal was seen, and the process's signals
+    /// at the last of them.
+    unproven: u32,
+    signals_then: u64,
     /// Its exit stop was seen: it no longer counts as live.
     exiting: bool,
 }
@@ -34,6 +38,8 @@ struct Group {
     image: ImageId,
     live: u32,
     follow: Follow,
+    /// Signals that its threads stopped to take.
+    signals: u64,
     /// A stopping signal was delivered, and has not been followed by the end of
     /// the group-stop.
     stopping: bool,
@@ -47,6 +53,9 @@ enum Early {
     /// Ended already.
     Gone { at: Nanos, ending: Ending },
 }
+
+/// How often in a row a call is re-issued without a signal that explains it.
+const MOST_UNPROVEN: u32 = 8;
 
 /// How long an end may be waiting for the news of its birth, ns.
 const STALE: Nanos = 1_000_000_000;
@@ -130,7 +139,8 @@ impl Tasks {
         self.next_process += 1;
         let follow = Follow::Every;
         let image = self.new_image();
-        self.groups.insert(process, Group { pid, image, live: 0, follow, stopping: false });
+        self.groups
+            .insert(process, Group { pid, image, live: 0, follow, signals: 0, stopping: false });
         // The leader first: its thread begins the process.
         let mut order: Vec<i32> = tids.to_vec();
         order.sort_by_key(|&tid| (tid != pid, tid));
@@ -213,13 +223,29 @@ impl Tasks {
         self.slots.get(&tid).is_some_and(|s| s.task.wants_disposition())
     }
 
-    /// How often the call was repaired that this thread is in, where an ignored
-    /// signal ends it only under a tracer. A stop of its whole process ends it
-    /// without one too (signal(7)).
-    pub fn repairs(&self, tid: i32) -> Option<u32> {
-        let slot = self.slots.get(&tid)?;
-        let stopping = self.groups.get(&slot.process).is_some_and(|g| g.stopping);
-        slot.task.current().filter(|_| slot.task.is_repairable() && !stopping).map(|c| c.repaired)
+    /// Whether this thread is in a call that an ignored signal ends only under a
+    /// tracer; a stop of its whole process ends it without one too (signal(7)).
+    /// `Some(true)`: only with evidence. A signal that woke it may have been
+    /// taken by another thread, but an answer that the call gives of itself
+    /// must not be refused for ever.
+    pub fn may_repair(&mut self, tid: i32) -> Option<bool> {
+        let slot = self.slots.get_mut(&tid)?;
+        let group = self.groups.get(&slot.process)?;
+        if !slot.task.is_repairable() || group.stopping {
+            return None;
+        }
+        let first = slot.task.current().is_some_and(|c| c.repaired == 0);
+        if first || slot.signals_then != group.signals {
+            slot.unproven = 0;
+        }
+        slot.signals_then = group.signals;
+        slot.unproven += 1;
+        Some(slot.unproven > MOST_UNPROVEN)
+    }
+
+    /// Whether this thread may be in a call whose entry did not stop.
+    pub fn is_unwatched(&self, tid: i32) -> bool {
+        self.slots.get(&tid).is_some_and(|s| s.task.is_unwatched())
     }
 
     /// Whether this exit gives a signal to the program: it waited for it.
@@ -376,7 +402,8 @@ impl Tasks {
         let inherited = parent.and_then(|p| self.groups.get(&p)).map(|g| g.image);
         let image = inherited.unwrap_or_else(|| self.new_image());
         let thread = self.add_thread(pid, process, image, follow);
-        self.groups.insert(process, Group { pid, image, live: 1, follow, stopping: false });
+        self.groups
+            .insert(process, Group { pid, image, live: 1, follow, signals: 0, stopping: false });
         let started = Event::ProcessStarted { process, thread, pid, parent, image, vfork, at };
         out.events.push(started);
     }
@@ -396,7 +423,10 @@ impl Tasks {
         let thread = ThreadId(self.next_thread);
         self.next_thread += 1;
         let task = Task::new(follow);
-        self.slots.insert(tid, Slot { thread, process, image, task, exiting: false });
+        self.slots.insert(
+            tid,
+            Slot { thread, process, image, task, unproven: 0, signals_then: 0, exiting: false },
+        );
         thread
     }
 
@@ -424,6 +454,11 @@ impl Tasks {
         };
         let process = slot.process;
         let caller = slot.caller();
+        if matches!(stop, Stop::Signal { .. })
+            && let Some(group) = self.groups.get_mut(&process)
+        {
+            group.signals += 1;
+        }
         if let Some(stopping) = stops_process(stop)
             && let Some(group) = self.groups.get_mut(&process)
         {
@@ -455,15 +490,17 @@ impl Tasks {
         }
         group.follow = Follow::Every;
         for (tid, slot) in self.slots.iter_mut().filter(|(_, s)| s.process == process) {
-            slot.task.set_follow(Follow::Every);
             let stopped_now = out.actions.iter_mut().find(|(stopped, _)| stopped == tid);
             match stopped_now {
                 Some((_, action)) => {
+                    slot.task.set_follow(Follow::Every);
                     if let Action::Continue(signal) = *action {
                         *action = Action::Syscall(signal);
                     }
                 }
-                None => out.interrupt.push(*tid),
+                // What it is in now goes on, and does not count: nobody asked.
+                None if slot.task.watch_again() => out.interrupt.push(*tid),
+                None => {}
             }
         }
     }

@@ -10,6 +10,10 @@ pub type Native = libc::user_regs_struct;
 /// Length of what PTRACE_GETREGSET returns for a 32-bit tracee: 18 words.
 const COMPAT_SIZE: usize = 18 * 4;
 
+/// The register set that holds the number of the call being entered
+/// (NT_ARM_SYSTEM_CALL, Linux 3.19).
+pub const SYSTEM_CALL_SET: Option<usize> = Some(0x404);
+
 /// The registers of a stopped tracee.
 #[derive(Debug, Clone, Copy)]
 pub enum Registers {
@@ -100,12 +104,11 @@ impl Registers {
         }
     }
 
-    /// Makes the call of an entry stop be skipped and return `value`. The
-    /// number in x8 is not what the kernel looks at any more; -1 there is
-    /// taken by kernels that re-read it (NT_ARM_SYSTEM_CALL).
+    /// What a call that is skipped at its entry stop will return. That it is
+    /// skipped is said elsewhere: the number is not in this register set
+    /// ([`SYSTEM_CALL_SET`]).
     pub fn skip(&mut self, value: i64) {
         if let Self::Native(r) = self {
-            r.regs[8] = u64::MAX;
             r.regs[0] = value as u64;
         }
     }

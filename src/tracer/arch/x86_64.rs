@@ -15,6 +15,9 @@ const INT80: [u8; 2] = [0xcd, 0x80];
 
 const X32_BIT: u64 = 0x4000_0000;
 
+/// The call's number stands among the other registers.
+pub const SYSTEM_CALL_SET: Option<usize> = None;
+
 /// The registers of a stopped tracee.
 #[derive(Debug, Clone, Copy)]
 pub enum Registers {
