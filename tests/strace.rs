@@ -22,11 +22,20 @@ struct Case {
     argv: Vec<OsString>,
     /// Rows that depend on timing.
     open: BTreeSet<String>,
+    /// How often it may differ before it counts: more than once only where a
+    /// signal that arrives while a call returns makes either tool see one leg
+    /// more.
+    tries: u32,
 }
 
 impl Case {
     fn new(argv: &[&str]) -> Self {
-        Self { argv: argv.iter().map(OsString::from).collect(), open: BTreeSet::new() }
+        Self { argv: argv.iter().map(OsString::from).collect(), open: BTreeSet::new(), tries: 1 }
+    }
+
+    fn open(mut self, row: &str) -> Self {
+        self.open.insert(row.to_owned());
+        self
     }
 
     fn fixture(name: &str) -> Result<Self, String> {
@@ -40,9 +49,21 @@ impl Case {
             .filter(|row| row.calls == Expected::Any)
             .map(|row| row.name)
             .collect();
-        Ok(Self { argv, open })
+        let tries = if SIGNALLED.contains(&name) { 3 } else { 1 };
+        Ok(Self { argv, open, tries })
     }
 }
+
+/// Fixtures in which signals interrupt calls.
+const SIGNALLED: [&str; 7] = [
+    "realtime-signals",
+    "signal-storm",
+    "restart",
+    "restart-nested",
+    "eintr",
+    "stop-continue",
+    "killed-in-call",
+];
 
 /// One line of strace-differences.txt.
 struct Allowance {
@@ -62,17 +83,13 @@ fn strace_counts_the_same_but_for_the_listed_differences() {
     for case in commands(scratch.root()).into_iter().chain(fixtures()) {
         process::finish(&mut in_place(&case, scratch.root(), None)); // warm
         let mut result = compare(&case, scratch.root(), &allowances);
-        // A signal that arrives while a call returns makes either tool see one leg more: what
-        // agrees once is not counted differently.
-        for _ in 0..2 {
+        for _ in 1..case.tries {
             if result.is_ok() {
                 break;
             }
             result = compare(&case, scratch.root(), &allowances);
         }
-        used.extend(result.unwrap_or_else(|differences| {
-            panic!("{:?}, three times in a row:\n{differences}", case.argv)
-        }));
+        used.extend(result.unwrap_or_else(|differences| panic!("{:?}:\n{differences}", case.argv)));
     }
     let unused: Vec<&str> = (0..allowances.len())
         .filter(|index| !used.contains(index))
@@ -96,7 +113,9 @@ fn commands(directory: &Path) -> Vec<Case> {
     write("tree/a/b/2", "two\n");
     let mut commands = vec![
         Case::new(&["ls", "-lR", "/usr/include/linux"]),
-        Case::new(&["gcc", "-c", "-o", "empty.o", "empty.c"]),
+        // Its temporary file's name is drawn again when the bits do not divide
+        // evenly: now and then there is one more.
+        Case::new(&["gcc", "-c", "-o", "empty.o", "empty.c"]).open("getrandom"),
         Case::new(&["python3", "-c", "import json"]),
         Case::new(&["tar", "-cf", "tree.tar", "tree"]),
         Case::new(&["find", "/usr/include/linux", "-name", "*.h"]),
