@@ -175,9 +175,7 @@ impl Processes {
     }
 
     fn exiting(&mut self, process: ProcessId, thread: ThreadId, tid: i32, last: bool) {
-        let Some(t) = self.threads.get_mut(&thread) else {
-            return;
-        };
+        let Some(t) = self.threads.get_mut(&thread) else { return };
         if let Some(status) = Status::read(tid) {
             t.name = status.field("Name:").map(str::to_owned);
             t.voluntary = status.number("voluntary_ctxt_switches:");

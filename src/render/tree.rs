@@ -58,9 +58,7 @@ impl<'a> Forest<'a> {
         let mut roots = Vec::new();
         let mut parents = vec![None; processes.len()];
         for index in order {
-            let Some(process) = processes.get(index) else {
-                continue;
-            };
+            let Some(process) = processes.get(index) else { continue };
             // Ids grow, so that a parent with a larger one is a damaged record
             // and could be a circle.
             let parent = process.parent.filter(|id| *id < process.id).and_then(|id| by_id.get(&id));
@@ -108,9 +106,7 @@ impl<'a> Forest<'a> {
         let mut known = HashMap::new();
         let mut keys = vec![0; self.processes.len()];
         for index in self.by_id().into_iter().rev() {
-            let Some(face) = self.faces.get(index) else {
-                continue;
-            };
+            let Some(face) = self.faces.get(index) else { continue };
             let mut below: BTreeMap<usize, usize> = BTreeMap::new();
             if !by_program {
                 for child in self.children.get(index).into_iter().flatten() {

@@ -1,23 +1,20 @@
 //! The ptrace loop: wait, ask what the stop is, let the state machines decide,
 //! tell the collectors, do what was decided. The only place that acts.
 
+mod ask;
+mod change;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 
-use crate::syscall::Abi;
-
-use super::arch::Registers;
 use super::error::{Error, os, reason};
 use super::event::{Ending, Nanos, Observer, Usage};
-use super::kernel::{self, Side, Waited, now};
+use super::kernel::{self, Waited, now};
 use super::launch::{Launched, Reports};
 use super::limits::{Due, Limits};
-use super::memory;
-use super::repair;
-use super::seccomp::TRACE_DATA;
 use super::session::{FilterState, Options};
 use super::signals::{Guard, Request};
-use super::stop::{Disposition, Entry, Report, Stop, ending, report};
+use super::stop::{Stop, ending};
 use super::task::{Action, Follow};
 use super::tasks::{Lineage, Outbox, Tasks};
 
@@ -38,7 +35,7 @@ pub struct Engine<'a, 'o> {
     /// program that had some.
     strangers: bool,
     /// Arguments to put back when a changed call returns.
-    patched: HashMap<i32, Patch>,
+    patched: HashMap<i32, change::Patch>,
     root_end: Option<(Ending, Nanos, Option<Usage>)>,
     /// What a process had used before it counts: the launcher's child until the
     /// exec that succeeded, an attached process until then.
@@ -57,14 +54,6 @@ pub struct Engine<'a, 'o> {
     batches: u64,
     filter: FilterState,
     notes: Vec<String>,
-}
-
-/// What the tracer changed in a call that is in flight.
-#[derive(Debug, Clone, Copy)]
-struct Patch {
-    args: [u64; 6],
-    /// A word of memory that was changed: address and old value.
-    word: Option<(u64, u64)>,
 }
 
 /// Most notes kept: a misbehaving kernel must not fill the record.
@@ -335,142 +324,6 @@ impl<'a, 'o> Engine<'a, 'o> {
         }
     }
 
-    /// Asks the kernel what a status does not say.
-    fn classify(&mut self, tid: i32, status: i32) -> Stop {
-        match report(status) {
-            Report::Plain(stop @ (Stop::Trap | Stop::GroupStop { .. }))
-                if self.tasks.is_arriving(tid) =>
-            {
-                self.arrival(tid, stop)
-            }
-            Report::Plain(stop) => stop,
-            Report::Syscall => match self.side(tid) {
-                Ok(Side::Entry(entry)) => Stop::Entry(entry),
-                Ok(Side::Exit { value, ip, sp }) => {
-                    if self.guard.is_busy() && self.tasks.took_signal(tid, value) {
-                        self.guard.command_took(value as i32);
-                    }
-                    let spurious = value == -i64::from(libc::EINTR)
-                        && self
-                            .tasks
-                            .may_repair(tid)
-                            .is_some_and(|evidence| kernel::is_undisturbed(tid, evidence));
-                    Stop::Exit { value, ip, sp, spurious }
-                }
-                Ok(Side::Foreign) => Stop::Unknown { status },
-                Ok(Side::Gone) => Stop::Dying,
-                Err(e) => self.failed("ask for the call of", tid, &e),
-            },
-            Report::Seccomp => match self.seccomp_entry(tid) {
-                Ok(Some(entry)) => Stop::Seccomp(entry),
-                Ok(None) => Stop::Dying,
-                Err(e) => self.failed("ask for the call of", tid, &e),
-            },
-            Report::Child(birth) => match kernel::event_message(tid, status >> 16) {
-                Ok(child) => {
-                    let child = child as i32;
-                    let group = self.tasks.process_of(tid).unwrap_or(tid);
-                    Stop::Child { birth, child, thread: kernel::is_thread_of(group, child) }
-                }
-                Err(e) => self.failed("ask for the child of", tid, &e),
-            },
-            Report::Exec => match kernel::event_message(tid, status >> 16) {
-                Ok(former) => Stop::Exec { former: former as i32 },
-                // It has executed all the same, most likely as the leader.
-                Err(e) => match self.failed("ask who executed in", tid, &e) {
-                    Stop::Unknown { .. } => Stop::Exec { former: tid },
-                    stop => stop,
-                },
-            },
-            Report::Exiting => match kernel::event_message(tid, status >> 16) {
-                Ok(status) => Stop::Exiting { status: status as i32 },
-                Err(_) => Stop::Exiting { status: 0 },
-            },
-            Report::Signal(signal) => {
-                if self.root.is_some()
-                    && self.tasks.process_of(tid) == self.root
-                    && let Ok((code, sender)) = kernel::signal_sender(tid)
-                {
-                    self.guard.command_reports(signal, code, sender);
-                }
-                // A stopping signal stops only where it is not handled.
-                let stopping = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
-                let unwatched = self.tasks.is_unwatched(tid);
-                let asked = stopping || unwatched || self.tasks.wants_disposition(tid);
-                let disposition =
-                    if asked { kernel::disposition(tid, signal) } else { Disposition::Unknown };
-                if unwatched
-                    && disposition == Disposition::Ignored
-                    && let Ok(Some((entry, value))) = kernel::call_in_flight(tid)
-                    && value == -i64::from(libc::EINTR)
-                    && entry.sys.is_repairable()
-                {
-                    return Stop::Disturbed { entry };
-                }
-                Stop::Signal { signal, disposition }
-            }
-        }
-    }
-
-    /// The first stop of a thread that ran before it was watched: is it inside
-    /// a call?
-    fn arrival(&mut self, tid: i32, stop: Stop) -> Stop {
-        let stopped = matches!(stop, Stop::GroupStop { .. });
-        let inside = match kernel::call_in_flight(tid) {
-            Ok(inside) => inside,
-            Err(e) => return self.failed("look into", tid, &e),
-        };
-        let spurious = !stopped
-            && matches!(inside, Some((_, value)) if value == -i64::from(libc::EINTR))
-            && kernel::is_undisturbed(tid, false);
-        Stop::Arrived { inside, spurious, stopped, since: self.asleep.remove(&tid) }
-    }
-
-    fn side(&mut self, tid: i32) -> io::Result<Side> {
-        if self.syscall_info {
-            match kernel::syscall_info(tid) {
-                // Before 5.3 the request is unknown.
-                Err(e)
-                    if matches!(
-                        e.raw_os_error(),
-                        Some(libc::EIO | libc::EINVAL | libc::ENOSYS)
-                    ) =>
-                {
-                    self.syscall_info = false;
-                }
-                other => return other,
-            }
-        }
-        kernel::syscall_registers(tid, self.tasks.in_call(tid))
-    }
-
-    fn seccomp_entry(&mut self, tid: i32) -> io::Result<Option<Entry>> {
-        let side = if self.syscall_info {
-            kernel::syscall_info(tid)?
-        } else {
-            kernel::syscall_registers(tid, false)?
-        };
-        let Side::Entry(entry) = side else {
-            return Ok(None);
-        };
-        if kernel::event_message(tid, libc::PTRACE_EVENT_SECCOMP)? as u16 != TRACE_DATA {
-            // The program's own RET_TRACE: without a tracer it is ENOSYS.
-            kernel::skip_call(tid, -i64::from(libc::ENOSYS))?;
-        }
-        Ok(Some(entry))
-    }
-
-    /// A ptrace request failed. ESRCH is normal: the task was killed, and its
-    /// end will be reported. Anything else is noted, and the task goes on.
-    fn failed(&mut self, what: &str, tid: i32, error: &io::Error) -> Stop {
-        if error.raw_os_error() == Some(libc::ESRCH) {
-            return Stop::Dying;
-        }
-        self.lost += 1;
-        self.note(format!("cannot {what} {tid}: {}", reason(error)));
-        Stop::Unknown { status: 0 }
-    }
-
     fn note(&mut self, note: String) {
         if self.notes.len() < MOST_NOTES && !self.notes.contains(&note) {
             self.notes.push(note);
@@ -516,13 +369,13 @@ impl<'a, 'o> Engine<'a, 'o> {
             },
             Action::Reissue { entry, elapsed } => self.reissue(tid, &entry, elapsed),
             Action::EndInEintr { entry, signal } => {
-                let result = rewrite(tid, |r| r.finish(&entry, -i64::from(libc::EINTR)));
+                let result = change::rewrite(tid, |r| r.finish(&entry, -i64::from(libc::EINTR)));
                 self.patched.remove(&tid);
                 result.and_then(|()| kernel::resume_to_syscall(tid, signal))
             }
             Action::Detach(signal) => self.detach(tid, signal),
             Action::ReissueAndDetach { entry } => {
-                let done = rewrite(tid, |r| r.reissue(&entry));
+                let done = change::rewrite(tid, |r| r.reissue(&entry));
                 done.and_then(|()| self.detach(tid, 0))
             }
             Action::Hold | Action::Wait => Ok(()),
@@ -553,75 +406,6 @@ impl<'a, 'o> Engine<'a, 'o> {
         let own = own.zip(self.before.remove(&tid)).map(|(own, before)| own.since(&before));
         self.tasks.ended(tid, Ending::Detached, now(), own, None, &mut self.out);
         self.tell();
-    }
-
-    /// Lets a call go on that only tracing interrupted.
-    fn reissue(&mut self, tid: i32, entry: &Entry, elapsed: u64) -> io::Result<()> {
-        match repair::plan(tid, entry, elapsed) {
-            repair::Plan::Again(args) => {
-                let again = Entry { args, ..*entry };
-                rewrite(tid, |r| {
-                    r.reissue(&again);
-                    r.set_arguments(&args);
-                })?;
-                if args != entry.args {
-                    self.patched.entry(tid).or_insert(Patch { args: entry.args, word: None });
-                }
-            }
-            repair::Plan::End(value) => {
-                rewrite(tid, |r| r.finish(entry, value))?;
-                self.patched.remove(&tid);
-                self.tasks.time_is_over(tid, value, now(), &mut self.out);
-                self.tell();
-            }
-        }
-        kernel::resume_to_syscall(tid, 0)
-    }
-
-    /// A child made with CLONE_UNTRACED would escape: the flag is taken out
-    /// while the call runs.
-    fn keep_traced(&mut self, tid: i32, entry: &Entry) {
-        const UNTRACED: u64 = libc::CLONE_UNTRACED as u64;
-        let [first, ..] = entry.args;
-        if entry.sys.abi != Abi::native() {
-            if first & UNTRACED != 0 && entry.sys.name() == Some("clone") {
-                self.lost += 1;
-                self.note(format!("a CLONE_UNTRACED child of {tid} escaped: not a native call"));
-            }
-            return;
-        }
-        let changed = match entry.sys.number {
-            libc::SYS_clone if first & UNTRACED != 0 => {
-                let mut args = entry.args;
-                args[0] &= !UNTRACED;
-                self.patched.insert(tid, Patch { args: entry.args, word: None });
-                rewrite(tid, |r| r.set_arguments(&args))
-            }
-            libc::SYS_clone3 => {
-                let mut flags = [0; 8];
-                let read = memory::read(tid, first, &mut flags);
-                let flags = u64::from_ne_bytes(flags);
-                if !matches!(read, Ok(8)) || flags & UNTRACED == 0 {
-                    return;
-                }
-                self.patched.insert(tid, Patch { args: entry.args, word: Some((first, flags)) });
-                memory::write(tid, first, &(flags & !UNTRACED).to_ne_bytes())
-            }
-            _ => return,
-        };
-        self.note(match changed {
-            Ok(()) => "CLONE_UNTRACED was cleared so that the child is counted".into(),
-            Err(e) => format!("a CLONE_UNTRACED child of {tid} escaped: {e}"),
-        });
-    }
-
-    /// A changed call returns, or its thread is let go: what was changed is put back.
-    fn unpatch(&mut self, tid: i32) {
-        let Some(patch) = self.patched.remove(&tid) else { return };
-        if let Some((address, old)) = patch.word {
-            let _ = memory::write(tid, address, &old.to_ne_bytes());
-        }
-        let _ = rewrite(tid, |r| r.set_arguments(&patch.args));
     }
 
     /// What the tracer was sent, and what the clock says.
@@ -707,11 +491,4 @@ fn or_none(waited: io::Result<Option<Waited>>) -> io::Result<Option<Waited>> {
         Err(e) if e.raw_os_error() == Some(libc::ECHILD) => Ok(None),
         other => other,
     }
-}
-
-/// Changes the registers of a stopped tracee.
-fn rewrite(tid: i32, change: impl FnOnce(&mut Registers)) -> io::Result<()> {
-    let mut registers = kernel::registers(tid)?;
-    change(&mut registers);
-    kernel::set_registers(tid, &registers)
 }

@@ -2,14 +2,20 @@
 //! decided here. Errors are the kernel's own; ESRCH means that the task is
 //! dying and that its end will be reported.
 
+mod pending;
+mod wait;
+
 use std::io;
 
 use crate::syscall::{Abi, Sys};
 
 use super::arch::{NATIVE_SIZE, Native, Registers, SYSTEM_CALL_SET};
-use super::event::{Nanos, Usage};
+use super::event::Nanos;
 use super::proc::Status;
-use super::stop::{Disposition, Entry};
+use super::stop::Entry;
+
+pub use pending::{disposition, is_pending, is_undisturbed};
+pub use wait::{Waited, has_children, own_usage, poll_for, take_stop, take_zombie, wait, wait_for};
 
 /// What a syscall stop is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,21 +36,6 @@ pub enum Side {
     /// It is in no syscall stop any more: it was killed in the meantime, and
     /// what it reports next is its end.
     Gone,
-}
-
-/// One report of wait.
-#[derive(Debug, Clone, Copy)]
-pub struct Waited {
-    /// Which task.
-    pub tid: i32,
-    /// Raw status.
-    pub status: i32,
-    /// When wait returned.
-    pub at: Nanos,
-    /// A dead process's own usage.
-    pub own: Option<Usage>,
-    /// The same with the children it waited for.
-    pub with_children: Option<Usage>,
 }
 
 /// Now, on `CLOCK_MONOTONIC`, ns.
@@ -241,13 +232,6 @@ pub fn syscall_registers(tid: i32, inside: bool) -> io::Result<Side> {
     Ok(Side::Entry(registers.entry(instruction_before(tid, &registers))))
 }
 
-/// How long to poll before sleeping, ns. A sleeping tracer is woken on another
-/// processor than its tracee's as soon as one is idle, which in a virtual
-/// machine makes a stop five times dearer (benches/README.md has the figures).
-/// One that polls and yields stays on the tracee's, and a command that computes
-/// pays for it at most this long a stop.
-const POLL: u64 = 40_000;
-
 /// The call that a stopped thread is on its way out of, and the value in the
 /// register: for threads whose entry was not seen.
 pub fn call_in_flight(tid: i32) -> io::Result<Option<(Entry, i64)>> {
@@ -281,179 +265,6 @@ fn instruction_before(tid: i32, registers: &Registers) -> [u8; 2] {
     before
 }
 
-/// Waits for any child or tracee to report, polling before it sleeps. EINTR and
-/// ECHILD are the caller's to judge. A stop that is returned stays in the
-/// kernel's queue until the task is resumed: that saves a call where no other
-/// task could be waiting behind it; where one could, `take` it.
-pub fn wait(take: bool) -> io::Result<Option<Waited>> {
-    poll_then_sleep(libc::P_ALL, 0, take)
-}
-
-/// The same for child `pid` only.
-pub fn poll_for(pid: i32) -> io::Result<Option<Waited>> {
-    poll_then_sleep(libc::P_PID, pid, false)
-}
-
-fn poll_then_sleep(kind: libc::idtype_t, id: i32, take: bool) -> io::Result<Option<Waited>> {
-    let begun = now();
-    while now().saturating_sub(begun) < POLL {
-        if let Some(waited) = look(kind, id, libc::WSTOPPED | libc::WNOHANG, take)? {
-            return Ok(Some(waited));
-        }
-        // SAFETY: it takes nothing and only gives others their turn.
-        unsafe { libc::sched_yield() };
-    }
-    look(kind, id, libc::WSTOPPED, take)
-}
-
-/// Waits for child `pid` only, without polling.
-pub fn wait_for(pid: i32) -> io::Result<Option<Waited>> {
-    look(libc::P_PID, pid, libc::WSTOPPED, true)
-}
-
-/// Takes the next stop that is there, or `None`; never a zombie.
-pub fn take_stop() -> io::Result<Option<Waited>> {
-    let flags = libc::__WALL | libc::WSTOPPED | libc::WNOHANG;
-    let info = waitid(libc::P_ALL, 0, flags)?;
-    Ok((info.tid != 0).then(|| info.stopped()))
-}
-
-/// Reaps the next zombie that is there, or `None`.
-pub fn take_zombie() -> io::Result<Option<Waited>> {
-    look(libc::P_ALL, 0, libc::WNOHANG, true)
-}
-
-/// Whether this process has any child.
-pub fn has_children() -> bool {
-    let flags = libc::__WALL | libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    waitid(libc::P_ALL, 0, flags).is_ok()
-}
-
-/// What waitid(2) says.
-struct Info {
-    tid: i32,
-    code: i32,
-    status: i32,
-}
-
-impl Info {
-    fn is_dead(&self) -> bool {
-        matches!(self.code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
-    }
-
-    /// A stop: `si_status` is what a wait status has from bit 8 on.
-    fn stopped(&self) -> Waited {
-        Waited {
-            tid: self.tid,
-            status: (self.status << 8) | 0x7f,
-            at: now(),
-            own: None,
-            with_children: None,
-        }
-    }
-}
-
-fn waitid(kind: libc::idtype_t, id: i32, flags: i32) -> io::Result<Info> {
-    #[cfg(debug_assertions)]
-    if let Some(error) = injected(super::inject::WAIT, 0) {
-        return Err(error);
-    }
-    // SAFETY: all-zero bytes are a valid siginfo_t.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one siginfo_t.
-    if unsafe { libc::waitid(kind, id as libc::id_t, &raw mut info, flags) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: waitid fills these in; with WNOHANG and nothing to report they
-    // stay 0.
-    let (tid, status) = unsafe { (info.si_pid(), info.si_status()) };
-    Ok(Info { tid, code: info.si_code, status })
-}
-
-/// Looks at the next report before taking it: a zombie's usage can be read only
-/// until it is reaped, and nothing announces for certain that one is coming.
-fn look(kind: libc::idtype_t, id: i32, flags: i32, take: bool) -> io::Result<Option<Waited>> {
-    let info = waitid(kind, id, flags | libc::__WALL | libc::WEXITED | libc::WNOWAIT)?;
-    if info.tid == 0 {
-        return Ok(None);
-    }
-    if !info.is_dead() && !take {
-        return Ok(Some(info.stopped()));
-    }
-    let own = if info.is_dead() { own_usage(info.tid) } else { None };
-    // What was looked at may have gone on (SIGKILL): never block here.
-    // WUNTRACED: the stop of a child that is not traced.
-    let waited = wait4(info.tid, libc::WNOHANG | libc::WUNTRACED, info.is_dead())?;
-    Ok(waited.map(|w| Waited { own, ..w }))
-}
-
-fn wait4(tid: i32, flags: i32, usage: bool) -> io::Result<Option<Waited>> {
-    let mut status = 0;
-    // SAFETY: all-zero bytes are a valid rusage.
-    let mut rusage: libc::rusage = unsafe { std::mem::zeroed() };
-    let into = if usage { &raw mut rusage } else { std::ptr::null_mut() };
-    // SAFETY: the kernel writes a status and, where asked for, one rusage.
-    let tid = unsafe { libc::wait4(tid, &raw mut status, flags | libc::__WALL, into) };
-    match tid {
-        0 => Ok(None),
-        1.. => Ok(Some(Waited {
-            tid,
-            status,
-            at: now(),
-            own: None,
-            with_children: usage.then(|| from_rusage(&rusage)),
-        })),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn from_rusage(r: &libc::rusage) -> Usage {
-    let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000;
-    Usage {
-        user_ns: ns(r.ru_utime),
-        sys_ns: ns(r.ru_stime),
-        maxrss_bytes: r.ru_maxrss as u64 * 1024,
-        minor_faults: Some(r.ru_minflt as u64),
-        major_faults: Some(r.ru_majflt as u64),
-        block_in: r.ru_inblock as u64,
-        block_out: r.ru_oublock as u64,
-        voluntary_switches: r.ru_nvcsw as u64,
-        involuntary_switches: r.ru_nivcsw as u64,
-    }
-}
-
-/// CPU time and faults of a process, also of a zombie, without its children's.
-/// The CPU clocks of a process answer until it is reaped (clock_getcpuclockid(3));
-/// user and system time share the precise sum as getrusage(2) shares it.
-pub fn own_usage(pid: i32) -> Option<Usage> {
-    const PROF: i32 = 0;
-    const VIRT: i32 = 1;
-    const SCHED: i32 = 2;
-    let read = |which: i32| clock((!pid << 3) | which);
-    let exact = read(SCHED)?;
-    let (both, user) = (read(PROF)?, read(VIRT)?);
-    let user_ns = match (u128::from(exact) * u128::from(user)).checked_div(u128::from(both)) {
-        Some(share) => share.min(u128::from(exact)) as u64,
-        None => 0,
-    };
-    // A short process may have met no tick: like the kernel, call it all user time.
-    let user_ns = if both == 0 { exact } else { user_ns };
-    let (minor_faults, major_faults) = faults(pid).unzip();
-    Some(Usage { user_ns, sys_ns: exact - user_ns, minor_faults, major_faults, ..Usage::default() })
-}
-
-/// Fields 10 and 12 of /proc/PID/stat (proc_pid_stat(5)).
-fn faults(pid: i32) -> Option<(u64, u64)> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, closing parentheses too: the last one ends it.
-    let end = stat.iter().rposition(|&b| b == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace().skip(7);
-    let minor = fields.next()?.parse().ok()?;
-    let major = fields.nth(1)?.parse().ok()?;
-    Some((minor, major))
-}
-
 /// Whether `tid` is a thread of process `pid`: needs no /proc (tgkill(2)).
 pub fn is_thread_of(pid: i32, tid: i32) -> bool {
     // SAFETY: signal 0 only asks.
@@ -463,66 +274,4 @@ pub fn is_thread_of(pid: i32, tid: i32) -> bool {
 /// The parent of a process, from /proc.
 pub fn parent(pid: i32) -> Option<i32> {
     Status::read(pid)?.number("PPid:")
-}
-
-/// Signal sets of a thread (proc_pid_status(5)); signal 1 is bit 0.
-#[derive(Debug, Clone, Copy)]
-struct Signals {
-    ignored: u64,
-    caught: u64,
-    /// Pending for the thread or its process, and not blocked.
-    deliverable: u64,
-}
-
-/// Ignored by default (signal(7)). SIGCONT has done its work when it was sent.
-const IGNORED_BY_DEFAULT: u64 =
-    bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGWINCH) | bit(libc::SIGCONT);
-
-const fn bit(signal: i32) -> u64 {
-    if signal >= 1 && signal <= 64 { 1 << (signal - 1) } else { 0 }
-}
-
-impl Signals {
-    fn read(tid: i32) -> Option<Self> {
-        let status = Status::read(tid)?;
-        let pending = status.signals("SigPnd:")? | status.signals("ShdPnd:")?;
-        Some(Self {
-            ignored: status.signals("SigIgn:")?,
-            caught: status.signals("SigCgt:")?,
-            deliverable: pending & !status.signals("SigBlk:")?,
-        })
-    }
-
-    /// Signals that do nothing.
-    fn harmless(&self) -> u64 {
-        self.ignored | (IGNORED_BY_DEFAULT & !self.caught)
-    }
-}
-
-/// What `signal` would do in the process of `tid`.
-pub fn disposition(tid: i32, signal: i32) -> Disposition {
-    let Some(signals) = Signals::read(tid) else { return Disposition::Unknown };
-    if signals.caught & bit(signal) != 0 {
-        Disposition::Handled
-    } else if signals.harmless() & bit(signal) != 0 {
-        Disposition::Ignored
-    } else {
-        Disposition::Default
-    }
-}
-
-/// Whether no signal waits for `tid` but such as do nothing; with `evidence`,
-/// at least one of those must be there. A signal that woke it may have been
-/// taken by another thread since.
-pub fn is_undisturbed(tid: i32, evidence: bool) -> bool {
-    Signals::read(tid).is_some_and(|s| {
-        s.deliverable & !s.harmless() == 0 && (!evidence || s.deliverable & s.harmless() != 0)
-    })
-}
-
-/// Whether `signal` waits to be taken by this process.
-pub fn is_pending(pid: i32, signal: i32) -> bool {
-    let Some(status) = Status::read(pid) else { return false };
-    let sets = ["SigPnd:", "ShdPnd:"];
-    sets.iter().filter_map(|set| status.signals(set)).any(|set| set & bit(signal) != 0)
 }

@@ -84,12 +84,8 @@ impl Launched {
             return reports;
         }
         for message in bytes.chunks_exact(5) {
-            let [stage, number @ ..] = message else {
-                continue;
-            };
-            let Ok(number) = number.try_into().map(i32::from_ne_bytes) else {
-                continue;
-            };
+            let [stage, number @ ..] = message else { continue };
+            let Ok(number) = number.try_into().map(i32::from_ne_bytes) else { continue };
             let error = io::Error::from_raw_os_error(number);
             match stage {
                 1 => reports.filter = Some(error),

@@ -471,9 +471,7 @@ impl Task {
         let found = self.interrupted.iter().rposition(|i| !i.fresh && i.call.entry.sp == sp);
         let Some(found) = found else { return };
         self.abandon(found + 1, settle);
-        let Some(i) = self.interrupted.pop() else {
-            return;
-        };
+        let Some(i) = self.interrupted.pop() else { return };
         let entry = i.call.entry;
         if ip == entry.ip {
             self.finish(i.call, value, at, settle);

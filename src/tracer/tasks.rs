@@ -2,13 +2,18 @@
 //! stop of one thread into events for the collectors and into what the loop
 //! does next, with that thread and sometimes with others.
 
+mod births;
+
 use std::collections::HashMap;
 
 use crate::syscall::CallSet;
 
 use super::event::{Call, Ending, Event, ImageId, Nanos, Outcome, ProcessId, ThreadId, Usage};
-use super::stop::{Birth, Disposition, Stop};
+use super::stop::{Disposition, Stop};
 use super::task::{Action, Follow, Settled, Task};
+
+pub use births::Lineage;
+use births::{Early, STALE};
 
 /// A thread that is traced.
 #[derive(Debug, Clone)]
@@ -45,29 +50,8 @@ struct Group {
     stopping: bool,
 }
 
-/// A tid that reported before its creator told of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Early {
-    /// Stopped, and held.
-    Held { at: Nanos, group_stop: bool },
-    /// Ended already.
-    Gone { at: Nanos, ending: Ending },
-}
-
 /// How often in a row a call is re-issued without a signal that explains it.
 const MOST_UNPROVEN: u32 = 8;
-
-/// How long an end may be waiting for the news of its birth, ns.
-const STALE: Nanos = 1_000_000_000;
-
-/// Where a thread belongs that nobody told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lineage {
-    /// A thread of the process with this pid.
-    ThreadOf(i32),
-    /// A process, whose parent may be known.
-    ChildOf(Option<i32>),
-}
 
 /// What one stop leads to.
 #[derive(Debug, Default)]
@@ -278,37 +262,6 @@ impl Tasks {
         self.letting_go = true;
     }
 
-    /// Takes in a thread that came early and whose creator did not live to tell
-    /// of it.
-    pub fn adopt(&mut self, tid: i32, lineage: Lineage, out: &mut Outbox) {
-        let Some(early) = self.early.remove(&tid) else {
-            return;
-        };
-        let (Early::Held { at, .. } | Early::Gone { at, .. }) = early;
-        let by_pid = |pid: i32| self.slots.get(&pid).map(|s| s.process);
-        match lineage {
-            Lineage::ThreadOf(pid) if by_pid(pid).is_some() => {
-                let Some(process) = by_pid(pid) else { return };
-                self.start_thread(tid, process, at, out);
-            }
-            Lineage::ThreadOf(_) => self.add_process(tid, None, false, Follow::Every, at, out),
-            Lineage::ChildOf(parent) => {
-                let parent = parent.and_then(by_pid);
-                self.add_process(tid, parent, false, Follow::Every, at, out);
-            }
-        }
-        self.welcome(tid, early, out);
-        if self.letting_go {
-            turn_to_detach(out);
-        }
-    }
-
-    /// Threads that are held until their creator tells of them.
-    pub fn held(&self) -> impl Iterator<Item = i32> + '_ {
-        let held = |e: &Early| matches!(e, Early::Held { .. });
-        self.early.iter().filter(move |(_, e)| held(e)).map(|(tid, _)| *tid)
-    }
-
     /// The pids of traced processes.
     pub fn pids(&self) -> impl Iterator<Item = i32> + '_ {
         self.groups.values().map(|g| g.pid)
@@ -362,9 +315,7 @@ impl Tasks {
         self.finish_task(&mut slot, at, out);
         let (process, thread) = (slot.process, slot.thread);
         out.events.push(Event::ThreadEnded { process, thread, at });
-        let Some(group) = self.groups.get_mut(&process) else {
-            return;
-        };
+        let Some(group) = self.groups.get_mut(&process) else { return };
         if !slot.exiting {
             group.live = group.live.saturating_sub(1);
         }
@@ -378,9 +329,7 @@ impl Tasks {
 
     /// A call that was to be re-issued has no time left: it returned `value`.
     pub fn time_is_over(&mut self, tid: i32, value: i64, at: Nanos, out: &mut Outbox) {
-        let Some(slot) = self.slots.get_mut(&tid) else {
-            return;
-        };
+        let Some(slot) = self.slots.get_mut(&tid) else { return };
         let caller = slot.caller();
         let (wanted, events) = (&self.wanted, &mut out.events);
         slot.task.time_is_over(value, at, &mut |settled| {
@@ -439,9 +388,7 @@ impl Tasks {
     }
 
     fn start_thread(&mut self, tid: i32, process: ProcessId, at: Nanos, out: &mut Outbox) {
-        let Some(group) = self.groups.get_mut(&process) else {
-            return;
-        };
+        let Some(group) = self.groups.get_mut(&process) else { return };
         group.live += 1;
         let (follow, image) = (group.follow, group.image);
         let thread = self.add_thread(tid, process, image, follow);
@@ -449,9 +396,7 @@ impl Tasks {
     }
 
     fn advance(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
-        let Some(slot) = self.slots.get_mut(&tid) else {
-            return;
-        };
+        let Some(slot) = self.slots.get_mut(&tid) else { return };
         let process = slot.process;
         let caller = slot.caller();
         if matches!(stop, Stop::Signal { .. })
@@ -482,9 +427,7 @@ impl Tasks {
     /// The program has installed a filter of its own. What that refuses is
     /// hidden from ours: from now on all its calls stop.
     fn follow_every(&mut self, process: ProcessId, out: &mut Outbox) {
-        let Some(group) = self.groups.get_mut(&process) else {
-            return;
-        };
+        let Some(group) = self.groups.get_mut(&process) else { return };
         if group.follow == Follow::Every {
             return;
         }
@@ -512,13 +455,9 @@ impl Tasks {
     }
 
     fn exiting_now(&mut self, tid: i32, at: Nanos, out: &mut Outbox) {
-        let Some(slot) = self.slots.get_mut(&tid) else {
-            return;
-        };
+        let Some(slot) = self.slots.get_mut(&tid) else { return };
         let (process, thread) = (slot.process, slot.thread);
-        let Some(group) = self.groups.get_mut(&process) else {
-            return;
-        };
+        let Some(group) = self.groups.get_mut(&process) else { return };
         if !slot.exiting {
             slot.exiting = true;
             self.exiting += 1;
@@ -526,60 +465,6 @@ impl Tasks {
         }
         let last = group.live == 0;
         out.events.push(Event::ThreadExiting { process, thread, tid, last, at });
-    }
-
-    fn came_early(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
-        if matches!(stop, Stop::Signal { .. }) {
-            // A new tracee begins with another stop: this is a child that is
-            // not traced, inherited by the tracer and stopped by its user.
-            return;
-        }
-        let group_stop = matches!(stop, Stop::GroupStop { .. });
-        self.early.entry(tid).or_insert(Early::Held { at, group_stop });
-        out.actions.push((tid, Action::Hold));
-    }
-
-    fn born(
-        &mut self,
-        creator: i32,
-        birth: Birth,
-        child: i32,
-        thread: bool,
-        at: Nanos,
-        out: &mut Outbox,
-    ) {
-        if self.slots.contains_key(&child) || child <= 0 {
-            return; // Adopted before its creator could tell.
-        }
-        let Some(parent) = self.slots.get(&creator).map(|s| s.process) else {
-            return;
-        };
-        if thread {
-            self.start_thread(child, parent, at, out);
-        } else {
-            let Some(follow) = self.groups.get(&parent).map(|g| g.follow) else {
-                return;
-            };
-            let vfork = birth == Birth::Vfork;
-            self.add_process(child, Some(parent), vfork, follow, at, out);
-        }
-        match self.early.remove(&child) {
-            Some(Early::Gone { at: then, .. }) if at.saturating_sub(then) >= STALE => {}
-            Some(early) => self.welcome(child, early, out),
-            None => {}
-        }
-    }
-
-    /// Goes on with a task that came before its creator told of it.
-    fn welcome(&mut self, tid: i32, early: Early, out: &mut Outbox) {
-        match early {
-            Early::Held { at, group_stop } => {
-                let stop =
-                    if group_stop { Stop::GroupStop { signal: libc::SIGSTOP } } else { Stop::Trap };
-                self.advance(tid, &stop, at, out);
-            }
-            Early::Gone { at, ending } => self.ended(tid, ending, at, None, None, out),
-        }
     }
 
     fn exec(&mut self, tid: i32, former: i32, at: Nanos, out: &mut Outbox) {
@@ -612,9 +497,7 @@ impl Tasks {
             }
         }
         let image = self.new_image();
-        let Some(slot) = self.slots.get_mut(&tid) else {
-            return;
-        };
+        let Some(slot) = self.slots.get_mut(&tid) else { return };
         slot.image = image;
         if slot.task.is_launching() {
             let entered = slot.task.current().and_then(|c| c.entered);

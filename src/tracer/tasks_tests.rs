@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::syscall::{Abi, Sys};
-use crate::tracer::stop::{Disposition, Entry};
+use crate::tracer::stop::{Birth, Disposition, Entry};
 
 const READ: i64 = 0;
 const SIGRETURN: i64 = 15;

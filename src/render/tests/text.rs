@@ -10,9 +10,7 @@ fn nothing_that_drives_a_terminal_survives() {
     assert_eq!(escape("a\nb\tc\r\x1b[31m\x07\x7f"), "a\\nb\\tc\\r\\x1b[31m\\x07\\x7f");
     assert_eq!(escape("\u{9b}2J\u{202e}gnp.exe"), "\\u{9b}2J\\u{202e}gnp.exe");
     for code in (0..0x3100).chain(0xfe00..0x1_0000).chain(0xe_0000..0xe_0200) {
-        let Some(c) = char::from_u32(code) else {
-            continue;
-        };
+        let Some(c) = char::from_u32(code) else { continue };
         let shown =
             [escape(&c.to_string()).into_owned(), quote(&c.to_string()).into_owned()].concat();
         assert!(!shown.contains(char::is_control), "{code:x}");
