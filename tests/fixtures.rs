@@ -8,7 +8,9 @@ mod support;
 use std::collections::BTreeSet;
 
 use support::fixture::{self, Fixture, Program, SKIPPED};
-use support::{ENGINES, STOP_INFOS, Scratch, engine_options, process, read_record, skip, table};
+use support::{
+    ENGINES, STOP_INFOS, Scratch, engine_options, process, read_record, skip, stops, table,
+};
 
 /// One test a fixture; the name of the test is the sentence that it proves.
 macro_rules! fixtures {
@@ -73,6 +75,13 @@ fn every_fixture_is_tested() {
     assert_eq!(tested, there, "tests on the left, fixtures/*.c on the right");
 }
 
+/// src/tracer/saved.rs replays them.
+#[test]
+fn every_fixture_has_a_saved_stop_sequence() {
+    let missing: Vec<_> = TESTED.iter().filter(|name| !stops::saved(name).exists()).collect();
+    assert!(missing.is_empty() || stops::wanted(), "save them anew: {missing:?}");
+}
+
 fn holds(name: &str) {
     let fixture = Fixture::read(name);
     let program = match fixture.build() {
@@ -104,6 +113,10 @@ fn counts_hold(fixture: &Fixture, program: &Program, engine: &str, options: &[&s
     let report = scratch.path("report.json");
     let mut command = support::count_json(&report);
     command.args(options).arg("--").arg(&program.path).args(&program.arguments);
+    let save = stops::wanted() && !options.contains(&"--no-syscall-info");
+    if save {
+        command.env("COLDTRACE_STOPS", scratch.path("stops"));
+    }
     let finished = process::finish(&mut command);
     let record = read_record(&report, &finished);
     let mut wrong = table::differences(fixture, &record);
@@ -121,6 +134,9 @@ fn counts_hold(fixture: &Fixture, program: &Program, engine: &str, options: &[&s
         wrong.join("\n  "),
         table::render(&record)
     );
+    if save {
+        stops::save(&fixture.name, &scratch.path("stops"), &record);
+    }
 }
 
 /// The same rows, and no others, when only they are asked for.

@@ -9,6 +9,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 pub mod errno;
 mod operations;
 pub mod set;
@@ -22,7 +24,7 @@ pub use table::{CallInfo, Classes, ReturnRole, Role, info};
 const X32_BIT: u32 = 0x4000_0000;
 
 /// One of the system call tables of a kernel.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug, Serialize, Deserialize)]
 pub enum Abi {
     /// 64-bit x86, entered by `syscall`.
     X86_64,
@@ -101,7 +103,7 @@ impl fmt::Display for Abi {
 
 /// A system call: a number in the table of an ABI. Any number is allowed; those that
 /// no kernel defines have no name.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug, Serialize, Deserialize)]
 pub struct Sys {
     /// The table.
     pub abi: Abi,

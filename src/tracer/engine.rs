@@ -6,6 +6,7 @@ mod change;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::time::Duration;
 
 use super::error::{Error, os, reason};
 use super::event::{Ending, Nanos, Observer, Usage};
@@ -34,6 +35,8 @@ pub struct Engine<'a, 'o> {
     /// The tracer has children that it does not trace: it was exec'd by a
     /// program that had some.
     strangers: bool,
+    /// Reports that are still to be served.
+    queue: VecDeque<Waited>,
     /// Arguments to put back when a changed call returns.
     patched: HashMap<i32, change::Patch>,
     root_end: Option<(Ending, Nanos, Option<Usage>)>,
@@ -48,6 +51,8 @@ pub struct Engine<'a, 'o> {
     root_stopped: bool,
     /// Since when nothing has come but a child that nobody told of.
     held_since: Option<Nanos>,
+    #[cfg(debug_assertions)]
+    recorder: super::saved::Recorder,
     stops: u64,
     /// Stops that could not be understood.
     lost: u64,
@@ -115,6 +120,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             out: Outbox::default(),
             syscall_info: options.syscall_info,
             strangers,
+            queue: VecDeque::new(),
             patched: HashMap::new(),
             root_end: None,
             before: HashMap::new(),
@@ -122,6 +128,8 @@ impl<'a, 'o> Engine<'a, 'o> {
             held_since: None,
             asleep: HashMap::new(),
             deadline: None,
+            #[cfg(debug_assertions)]
+            recorder: super::saved::Recorder::from_environment(),
             stops: 0,
             lost: 0,
             batches: 0,
@@ -164,7 +172,6 @@ impl<'a, 'o> Engine<'a, 'o> {
     }
 
     pub fn run(&mut self) -> Result<(), Error> {
-        let mut queue: VecDeque<Waited> = VecDeque::new();
         while !self.tasks.is_empty() {
             self.look_around();
             if self.deadline.is_some_and(|at| now() >= at) {
@@ -174,10 +181,10 @@ impl<'a, 'o> Engine<'a, 'o> {
                 ));
                 return Ok(());
             }
-            if !self.drain(&mut queue)? {
+            if !self.drain()? {
                 return Ok(());
             }
-            while let Some(waited) = queue.pop_front() {
+            while let Some(waited) = self.queue.pop_front() {
                 self.serve(waited);
             }
         }
@@ -187,7 +194,7 @@ impl<'a, 'o> Engine<'a, 'o> {
     /// Takes all reports that are there, and waits for one where there is none:
     /// a busy thread must not starve the others. False when nothing is left
     /// that could report.
-    fn drain(&mut self, queue: &mut VecDeque<Waited>) -> Result<bool, Error> {
+    fn drain(&mut self) -> Result<bool, Error> {
         /// Zombies that no exit stop announced are looked for this rarely while
         /// stops keep coming.
         const LOOK_ANYWAY: u64 = 64;
@@ -197,16 +204,16 @@ impl<'a, 'o> Engine<'a, 'o> {
         let drained = (|| {
             if !alone {
                 while let Some(waited) = or_none(kernel::take_stop())? {
-                    queue.push_back(waited);
+                    self.queue.push_back(waited);
                 }
                 if self.tasks.exiting() > 0 || held || self.batches.is_multiple_of(LOOK_ANYWAY) {
                     while let Some(waited) = or_none(kernel::take_zombie())? {
-                        queue.push_back(waited);
+                        self.queue.push_back(waited);
                     }
                 }
             }
-            if queue.is_empty() && !held {
-                queue.extend(kernel::wait(!alone)?);
+            if self.queue.is_empty() && !held {
+                self.queue.extend(kernel::wait(!alone)?);
             }
             Ok(())
         })();
@@ -214,11 +221,11 @@ impl<'a, 'o> Engine<'a, 'o> {
             Ok(()) => {}
             Err(e) => match io::Error::raw_os_error(&e) {
                 Some(libc::EINTR) => return Ok(true),
-                Some(libc::ECHILD) => return Ok(!queue.is_empty()),
+                Some(libc::ECHILD) => return Ok(!self.queue.is_empty()),
                 _ => return Err(os("cannot wait for the command", e)),
             },
         }
-        if queue.is_empty() && held {
+        if self.queue.is_empty() && held {
             self.be_patient();
         }
         Ok(true)
@@ -231,7 +238,8 @@ impl<'a, 'o> Engine<'a, 'o> {
         const PATIENCE: u64 = 20_000_000;
         let since = *self.held_since.get_or_insert_with(now);
         if now().saturating_sub(since) < PATIENCE {
-            std::thread::yield_now();
+            // Sleeping, not yielding: whoever sleeps is preferred when he wakes.
+            std::thread::sleep(Duration::from_micros(50));
             return;
         }
         self.held_since = None;
@@ -254,9 +262,11 @@ impl<'a, 'o> Engine<'a, 'o> {
 
     /// Serves one report.
     fn serve(&mut self, waited: Waited) {
-        let Waited { tid, status, at, own, with_children: usage } = waited;
+        let Waited { tid, status, taken, at, own, with_children: usage } = waited;
         self.held_since = None;
         let stop = self.classify(tid, status);
+        #[cfg(debug_assertions)]
+        self.recorder.save(&super::saved::Told::Stop(tid, stop));
         self.out.clear();
         match stop {
             Stop::Exited { .. } | Stop::Killed { .. } => {
@@ -300,6 +310,9 @@ impl<'a, 'o> Engine<'a, 'o> {
             }
             _ => {}
         }
+        if !taken && self.out.actions.contains(&(tid, Action::Hold)) {
+            self.take(tid, status);
+        }
         self.carry_out();
         match stop {
             Stop::GroupStop { .. } if Some(tid) == self.root => self.root_stopped = true,
@@ -310,6 +323,15 @@ impl<'a, 'o> Engine<'a, 'o> {
                 self.let_go();
             }
             _ => {}
+        }
+    }
+
+    /// A thread that is not resumed now: its report must not come a second time.
+    fn take(&mut self, tid: i32, status: i32) {
+        if let Ok(Some(waited)) = kernel::take(tid)
+            && waited.status != status
+        {
+            self.queue.push_back(waited);
         }
     }
 

@@ -15,7 +15,9 @@ use super::proc::Status;
 use super::stop::Entry;
 
 pub use pending::{disposition, is_pending, is_undisturbed};
-pub use wait::{Waited, has_children, own_usage, poll_for, take_stop, take_zombie, wait, wait_for};
+pub use wait::{
+    Waited, has_children, own_usage, poll_for, take, take_stop, take_zombie, wait, wait_for,
+};
 
 /// What a syscall stop is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

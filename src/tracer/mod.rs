@@ -20,6 +20,8 @@ mod limits;
 mod memory;
 mod proc;
 mod repair;
+#[cfg(debug_assertions)]
+mod saved;
 mod seccomp;
 mod session;
 mod signals;

@@ -79,7 +79,8 @@ fn holds(wanted: &CallSet, name: &str) -> bool {
     let numbers: Vec<u32> = low.chain(x32).chain(odd).collect();
     let seccomp = libc::PR_SET_SECCOMP as u64;
     let untraced = libc::CLONE_UNTRACED as u64;
-    let arguments = [0, seccomp, untraced | 17, 1 << 32 | seccomp, untraced << 32, u64::MAX];
+    let fork = untraced | libc::SIGCHLD as u64;
+    let arguments = [0, seccomp, fork, 1 << 32 | seccomp, untraced << 32, u64::MAX];
     for arch in ARCHES.iter().map(|(arch, _)| *arch).chain(OTHER_ARCHES) {
         for &number in &numbers {
             for argument in arguments {

@@ -1,6 +1,8 @@
 //! From a wait status to a [`Stop`]. Pure: no system call is made here, so any
 //! sequence that a kernel can produce can be a test.
 
+use serde::{Deserialize, Serialize};
+
 use crate::syscall::Sys;
 
 use super::event::{Ending, Nanos};
@@ -10,7 +12,7 @@ use super::event::{Ending, Nanos};
 const EVENT_STOP: i32 = 128;
 
 /// A system call at its entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The call.
     pub sys: Sys,
@@ -23,7 +25,7 @@ pub struct Entry {
 }
 
 /// How a child came to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Birth {
     /// fork(2), or clone(2) with SIGCHLD as termination signal.
     Fork,
@@ -34,7 +36,7 @@ pub enum Birth {
 }
 
 /// What the signal's disposition is in the tracee.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Disposition {
     /// A handler will run.
     Handled,
@@ -47,7 +49,7 @@ pub enum Disposition {
 }
 
 /// What the kernel said, classified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stop {
     /// Syscall-entry-stop.
     Entry(Entry),

@@ -8,6 +8,7 @@
 
 pub mod fixture;
 pub mod process;
+pub mod stops;
 pub mod table;
 
 use std::ffi::OsStr;

@@ -35,6 +35,8 @@ impl Engine<'_, '_> {
             repair::Plan::End(value) => {
                 rewrite(tid, |r| r.finish(entry, value))?;
                 self.patched.remove(&tid);
+                #[cfg(debug_assertions)]
+                self.recorder.save(&super::super::saved::Told::TimeIsOver(tid, value));
                 self.tasks.time_is_over(tid, value, now(), &mut self.out);
                 self.tell();
             }

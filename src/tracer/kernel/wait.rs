@@ -1,6 +1,7 @@
 //! Waiting for reports, and reading what a task has used.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::super::event::{Nanos, Usage};
 use super::{clock, now};
@@ -12,6 +13,16 @@ use super::{clock, now};
 /// pays for it at most this long a stop.
 const POLL: u64 = 40_000;
 
+/// A turn that takes longer is not the tracee's way to its next stop, ns.
+const TURN: u64 = 300_000;
+
+/// How many waits sleep at once after such a turn: more each time, up to a
+/// limit, until polling has paid again.
+const LEAST_SKIP: u32 = 64;
+const MOST_SKIP: u32 = 8192;
+static SKIP: AtomicU32 = AtomicU32::new(0);
+static PENALTY: AtomicU32 = AtomicU32::new(LEAST_SKIP);
+
 /// One report of wait.
 #[derive(Debug, Clone, Copy)]
 pub struct Waited {
@@ -19,6 +30,9 @@ pub struct Waited {
     pub tid: i32,
     /// Raw status.
     pub status: i32,
+    /// Whether it was taken from the kernel's queue; if not, it will be reported
+    /// again until the task is resumed.
+    pub taken: bool,
     /// When wait returned.
     pub at: Nanos,
     /// A dead process's own usage.
@@ -41,13 +55,30 @@ pub fn poll_for(pid: i32) -> io::Result<Option<Waited>> {
 }
 
 fn poll_then_sleep(kind: libc::idtype_t, id: i32, take: bool) -> io::Result<Option<Waited>> {
+    let skip = SKIP.load(Relaxed);
+    if skip > 0 {
+        SKIP.store(skip - 1, Relaxed);
+        return look(kind, id, libc::WSTOPPED, take);
+    }
     let begun = now();
-    while now().saturating_sub(begun) < POLL {
+    let mut before = begun;
+    while before.saturating_sub(begun) < POLL {
         if let Some(waited) = look(kind, id, libc::WSTOPPED | libc::WNOHANG, take)? {
+            PENALTY.store(LEAST_SKIP, Relaxed);
             return Ok(Some(waited));
         }
         // SAFETY: it takes nothing and only gives others their turn.
         unsafe { libc::sched_yield() };
+        let after = now();
+        if after.saturating_sub(before) > TURN {
+            // Somebody computes on this processor, and yielding gives him whole
+            // slices. Who sleeps is preferred when he wakes.
+            let penalty = PENALTY.load(Relaxed);
+            SKIP.store(penalty, Relaxed);
+            PENALTY.store((penalty * 2).min(MOST_SKIP), Relaxed);
+            break;
+        }
+        before = after;
     }
     look(kind, id, libc::WSTOPPED, take)
 }
@@ -61,7 +92,13 @@ pub fn wait_for(pid: i32) -> io::Result<Option<Waited>> {
 pub fn take_stop() -> io::Result<Option<Waited>> {
     let flags = libc::__WALL | libc::WSTOPPED | libc::WNOHANG;
     let info = waitid(libc::P_ALL, 0, flags)?;
-    Ok((info.tid != 0).then(|| info.stopped()))
+    Ok((info.tid != 0).then(|| info.stopped(true)))
+}
+
+/// Takes the report of one task that was looked at only. It may be another by
+/// now: the task can have been killed.
+pub fn take(tid: i32) -> io::Result<Option<Waited>> {
+    wait4(tid, libc::WNOHANG, false)
 }
 
 /// Reaps the next zombie that is there, or `None`.
@@ -88,10 +125,11 @@ impl Info {
     }
 
     /// A stop: `si_status` is what a wait status has from bit 8 on.
-    fn stopped(&self) -> Waited {
+    fn stopped(&self, taken: bool) -> Waited {
         Waited {
             tid: self.tid,
             status: (self.status << 8) | 0x7f,
+            taken,
             at: now(),
             own: None,
             with_children: None,
@@ -124,7 +162,7 @@ fn look(kind: libc::idtype_t, id: i32, flags: i32, take: bool) -> io::Result<Opt
         return Ok(None);
     }
     if !info.is_dead() && !take {
-        return Ok(Some(info.stopped()));
+        return Ok(Some(info.stopped(false)));
     }
     let own = if info.is_dead() { own_usage(info.tid) } else { None };
     // What was looked at may have gone on (SIGKILL): never block here.
@@ -145,6 +183,7 @@ fn wait4(tid: i32, flags: i32, usage: bool) -> io::Result<Option<Waited>> {
         1.. => Ok(Some(Waited {
             tid,
             status,
+            taken: true,
             at: now(),
             own: None,
             with_children: usage.then(|| from_rusage(&rusage)),
