@@ -102,12 +102,17 @@ impl Output {
             }
         };
         match written {
-            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(e) if !reader_has_gone(&e) => {
                 Err(Failure::own(format_args!("cannot write {name}: {}", reason(&e))))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// Nobody reads any more: the pipe was closed, or the terminal hung up.
+pub fn reader_has_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(libc::EIO)
 }
 
 /// Writes all of it, also to a descriptor that somebody has made non-blocking.
@@ -123,7 +128,15 @@ pub fn write_all(out: &mut impl Write, mut data: &[u8]) -> io::Result<()> {
             Err(e) => return Err(e),
         }
     }
-    out.flush()
+    loop {
+        match out.flush() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
 }
 
 fn terminal_width(stream: &impl AsFd) -> Option<usize> {

@@ -12,7 +12,7 @@ use coldtrace::record::Record;
 use coldtrace::tracer::{block_all, high, reason};
 
 use super::end::Failure;
-use super::output::write_all;
+use super::output::{reader_has_gone, write_all};
 
 /// How long an empty pipe is waited for when the command has ended: somebody
 /// outside its tree may hold it open. A slow reader has all the time it takes.
@@ -138,7 +138,7 @@ fn copy(
             failure = Some(e);
         }
         match write_all(&mut show, data) {
-            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => return failure.or(Some(e)),
+            Err(e) if !reader_has_gone(&e) => return failure.or(Some(e)),
             Err(_) => return failure,
             Ok(()) => {}
         }

@@ -305,7 +305,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             Stop::Exit { .. } if !self.patched.is_empty() && !self.tasks.wants_disposition(tid) => {
                 self.unpatch(tid);
             }
-            Stop::Unknown { status } => {
+            Stop::Unknown { status } if status != 0 => {
                 self.note(format!("unknown wait status {status:#x} of {tid}"));
             }
             _ => {}
@@ -318,7 +318,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             Stop::GroupStop { .. } if Some(tid) == self.root => self.root_stopped = true,
             Stop::Trap if Some(tid) == self.root => self.root_stopped = false,
             Stop::Exited { .. } | Stop::Killed { .. }
-                if Some(tid) == self.root && self.detach_on_exit =>
+                if Some(tid) == self.root && self.detach_on_exit && !self.limits.timed_out() =>
             {
                 self.let_go();
             }
@@ -406,7 +406,14 @@ impl<'a, 'o> Engine<'a, 'o> {
             Ok(()) => {}
             // It is dying: wait for what it reports.
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+            // Without a tracer each filtered call would fail with ENOSYS.
+            Err(e) if self.filter == FilterState::Installed => {
+                self.note(format!("{tid} was killed: cannot resume it: {}", reason(&e)));
+                send(self.tasks.process_of(tid).unwrap_or(tid), libc::SIGKILL);
+            }
             Err(e) => {
+                // It may be our child still, and report as such.
+                self.strangers |= self.root.is_some();
                 self.note(format!("{tid} was let go: cannot resume it: {}", reason(&e)));
                 let _ = kernel::detach(tid, 0);
                 self.forget(tid);
@@ -457,7 +464,10 @@ impl<'a, 'o> Engine<'a, 'o> {
         }
         if self.limits.is_set() {
             match self.limits.due(now(), self.stops / 2) {
-                Some(Due::Terminate) => self.send_all(libc::SIGTERM),
+                Some(Due::Terminate) => {
+                    self.send_all(libc::SIGTERM);
+                    self.send_all(libc::SIGCONT); // Who is stopped must take it.
+                }
                 Some(Due::Kill) => self.send_all(libc::SIGKILL),
                 Some(Due::LetGo) => self.let_go(),
                 Some(Due::Pause) => self.watch(false),

@@ -47,6 +47,20 @@ fn interpret(program: &[libc::sock_filter], data: Data) -> u32 {
     }
 }
 
+/// Calls that end in EINTR when any signal wakes them: never restarted after a stop either
+/// (signal(7)). Written down again, so that none gets lost there.
+const NEVER_RESTARTED: &[&str] = &[
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "semop",
+    "semtimedop",
+    "rt_sigtimedwait",
+    "io_getevents",
+    "io_pgetevents",
+    "io_uring_enter",
+];
+
 /// What the filter has to say, by what its documentation promises.
 fn promised(wanted: &CallSet, data: Data) -> u32 {
     let Some((abi, number)) = Abi::from_audit(data.arch, u64::from(data.number)) else {
@@ -59,7 +73,7 @@ fn promised(wanted: &CallSet, data: Data) -> u32 {
         "seccomp" | "clone3" => true,
         "prctl" => first == libc::PR_SET_SECCOMP as u32,
         "clone" => first & libc::CLONE_UNTRACED as u32 != 0,
-        _ => abi == Abi::native() && ENDED_BY_TRACING.contains(&name),
+        _ => abi == Abi::native() && NEVER_RESTARTED.contains(&name),
     };
     if seen || wanted.contains(sys) { TRACE } else { ALLOW }
 }

@@ -132,8 +132,11 @@ pub fn trace(
         // It had to be let go, but is still our child: its status is the answer.
         end.root = wait_untraced(root);
     }
-    let Some(started) = end.started else {
-        return Err(end.reports.failure(command));
+    let started = match (end.started, end.root) {
+        (Some(started), _) => started,
+        // Killed in its exec, or let go before it: its end is the answer.
+        (None, Some((_, at, _))) if !end.reports.failed() => at,
+        (None, _) => return Err(end.reports.failure(command)),
     };
     Ok(traced(end, started))
 }

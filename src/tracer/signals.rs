@@ -33,8 +33,9 @@ const KERNEL: i32 = -1;
 static SENDERS: [AtomicI32; LAST as usize + 1] =
     [const { AtomicI32::new(NOBODY) }; LAST as usize + 1];
 static CAME: AtomicBool = AtomicBool::new(false);
-/// The tracer was asked to stop by job control, and not to go on since.
-static STOP_ASKED: AtomicBool = AtomicBool::new(false);
+/// By which signal job control asked the tracer to stop; 0: it did not, or asked
+/// to go on since.
+static STOP_ASKED: AtomicI32 = AtomicI32::new(0);
 static TIMER: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 static TIMED: AtomicBool = AtomicBool::new(false);
 
@@ -82,7 +83,9 @@ extern "C" fn note(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     // SAFETY: errno is this thread's own; a handler must leave it as it was.
     let saved = unsafe { *libc::__errno_location() };
     match treatment(signal) {
-        Treatment::Job => STOP_ASKED.store(signal != libc::SIGCONT, SeqCst),
+        Treatment::Job => {
+            STOP_ASKED.store(if signal == libc::SIGCONT { 0 } else { signal }, SeqCst);
+        }
         _ => {
             if let Some(sender) = SENDERS.get(signal as usize) {
                 sender.store(if code > 0 { KERNEL } else { pid.max(1) }, SeqCst);
@@ -155,7 +158,7 @@ impl Guard {
     pub fn take(ticking: bool) -> Self {
         let (waiting, reported) = (Vec::new(), Vec::new());
         let mut guard = Self { old: Vec::new(), waiting, reported, ticking };
-        STOP_ASKED.store(false, SeqCst);
+        STOP_ASKED.store(0, SeqCst);
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = note;
         for signal in 1..=LAST {
             match treatment(signal) {
@@ -218,7 +221,7 @@ impl Guard {
 
     /// Whether there is something to do. Cheap: two loads.
     pub fn is_busy(&self) -> bool {
-        CAME.load(SeqCst) || !self.waiting.is_empty() || STOP_ASKED.load(SeqCst)
+        CAME.load(SeqCst) || !self.waiting.is_empty() || STOP_ASKED.load(SeqCst) != 0
     }
 
     /// The command stops to take a signal from this sender.
@@ -243,9 +246,20 @@ impl Guard {
     /// to and has not asked to go on since. Returns when it goes on.
     #[allow(clippy::unused_self)] // Only while the handlers are there.
     pub fn stop_if_asked(&self) {
-        if STOP_ASKED.swap(false, SeqCst) {
-            // SAFETY: it stops this process until SIGCONT.
-            unsafe { libc::raise(libc::SIGSTOP) };
+        let signal = STOP_ASKED.swap(0, SeqCst);
+        if signal == 0 {
+            return;
+        }
+        // By the same signal, which the shell tells its user.
+        // SAFETY: all-zero bytes are a valid sigaction; raise stops this process
+        // until SIGCONT.
+        unsafe {
+            let mut handler: libc::sigaction = std::mem::zeroed();
+            let mut default: libc::sigaction = std::mem::zeroed();
+            default.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(signal, &raw const default, &raw mut handler);
+            libc::raise(signal);
+            libc::sigaction(signal, &raw const handler, std::ptr::null_mut());
         }
     }
 
@@ -271,7 +285,12 @@ impl Guard {
                 return false;
             }
             if came.sender == Some(KERNEL) {
-                return false; // The terminal has sent it to the command too.
+                // The terminal has sent it to the command too, but for a hangup,
+                // which it tells its session's leader only.
+                if came.signal == libc::SIGHUP && leads_session() {
+                    requests.push(Request::Forward(came.signal));
+                }
+                return false;
             }
             if let Some(same) = reported.iter().position(|seen| seen.is_same(came)) {
                 reported.swap_remove(same);
@@ -283,7 +302,7 @@ impl Guard {
             requests.push(Request::Forward(came.signal));
             false
         });
-        if self.waiting.is_empty() && !self.ticking && !STOP_ASKED.load(SeqCst) {
+        if self.waiting.is_empty() && !self.ticking && STOP_ASKED.load(SeqCst) == 0 {
             tick(Duration::ZERO);
             if CAME.load(SeqCst) {
                 tick(TICK);
@@ -291,6 +310,11 @@ impl Guard {
         }
         requests
     }
+}
+
+fn leads_session() -> bool {
+    // SAFETY: both only ask.
+    unsafe { libc::getsid(0) == libc::getpid() }
 }
 
 /// Signals by which somebody wants the tracer to end.

@@ -65,6 +65,8 @@ pub enum Stop {
         /// the program would have noticed.
         spurious: bool,
     },
+    /// Syscall-entry-stop or syscall-exit-stop: the kernel would not say of what.
+    Lost,
     /// A seccomp filter said RET_TRACE, at a call's entry.
     Seccomp(Entry),
     /// Signal-delivery-stop.

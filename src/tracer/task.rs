@@ -240,6 +240,17 @@ impl Task {
                 }
                 Action::Syscall(0)
             }
+            Stop::Lost => {
+                if let Some(call) = self.current.take() {
+                    self.cut(call, Outcome::Unfinished, Some(at), settle);
+                } else {
+                    // An entry, then: what it is will not be known.
+                    let sys = Sys::new(Abi::native(), -1);
+                    let entry = Entry { sys, args: [0; 6], ip: 0, sp: 0 };
+                    self.current = Some(InFlight { silent: true, ..InFlight::new(entry) });
+                }
+                self.resume(0)
+            }
             Stop::Exit { value, spurious: true, .. } if value == EINTR => {
                 self.reissue(at).unwrap_or_else(|| self.resume(0))
             }

@@ -33,7 +33,10 @@ impl Engine<'_, '_> {
                 }
                 Ok(Side::Foreign) => Stop::Unknown { status },
                 Ok(Side::Gone) => Stop::Dying,
-                Err(e) => self.failed("ask for the call of", tid, &e),
+                Err(e) => match self.failed("ask for the call of", tid, &e) {
+                    Stop::Unknown { .. } => Stop::Lost,
+                    stop => stop,
+                },
             },
             Report::Seccomp => match self.seccomp_entry(tid) {
                 Ok(Some(entry)) => Stop::Seccomp(entry),

@@ -18,7 +18,7 @@ const TURN: u64 = 300_000;
 
 /// How many waits sleep at once after such a turn: more each time, up to a
 /// limit, until polling has paid again.
-const LEAST_SKIP: u32 = 64;
+const LEAST_SKIP: u32 = 256;
 const MOST_SKIP: u32 = 8192;
 static SKIP: AtomicU32 = AtomicU32::new(0);
 static PENALTY: AtomicU32 = AtomicU32::new(LEAST_SKIP);
@@ -64,7 +64,9 @@ fn poll_then_sleep(kind: libc::idtype_t, id: i32, take: bool) -> io::Result<Opti
     let mut before = begun;
     while before.saturating_sub(begun) < POLL {
         if let Some(waited) = look(kind, id, libc::WSTOPPED | libc::WNOHANG, take)? {
-            PENALTY.store(LEAST_SKIP, Relaxed);
+            if before != begun {
+                PENALTY.store(LEAST_SKIP, Relaxed); // It paid.
+            }
             return Ok(Some(waited));
         }
         // SAFETY: it takes nothing and only gives others their turn.
