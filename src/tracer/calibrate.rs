@@ -6,7 +6,7 @@ use super::kernel;
 use super::stop::{Report, report};
 
 /// Calls made to measure: a few milliseconds.
-const CALLS: u32 = 100;
+const CALLS: u32 = 40;
 
 /// What two stops add to a cheap call, in ns, measured with a child that makes
 /// `CALLS` of them. `None` where that cannot be done.

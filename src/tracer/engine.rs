@@ -47,6 +47,8 @@ pub struct Engine<'a, 'o> {
     asleep: HashMap<i32, Nanos>,
     /// When to leave without those that do not stop to be let go.
     deadline: Option<Nanos>,
+    /// Somebody else computes on the tracer's processor.
+    crowded: bool,
     /// The command is stopped by a signal.
     root_stopped: bool,
     /// Since when nothing has come but a child that nobody told of.
@@ -124,6 +126,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             patched: HashMap::new(),
             root_end: None,
             before: HashMap::new(),
+            crowded: false,
             root_stopped: false,
             held_since: None,
             asleep: HashMap::new(),
@@ -238,8 +241,15 @@ impl<'a, 'o> Engine<'a, 'o> {
         const PATIENCE: u64 = 20_000_000;
         let since = *self.held_since.get_or_insert_with(now);
         if now().saturating_sub(since) < PATIENCE {
-            // Sleeping, not yielding: whoever sleeps is preferred when he wakes.
-            std::thread::sleep(Duration::from_micros(50));
+            // Its creator is on its way. But where somebody computes, yielding
+            // gives him whole slices, and who sleeps is preferred when he wakes.
+            let begun = now();
+            if self.crowded {
+                std::thread::sleep(Duration::from_micros(50));
+            } else {
+                std::thread::yield_now();
+                self.crowded = now().saturating_sub(begun) > 2_000_000;
+            }
             return;
         }
         self.held_since = None;

@@ -14,7 +14,7 @@ use super::{clock, now};
 const POLL: u64 = 40_000;
 
 /// A turn that takes longer is not the tracee's way to its next stop, ns.
-const TURN: u64 = 300_000;
+const TURN: u64 = 2_000_000;
 
 /// How many waits sleep at once after such a turn: more each time, up to a
 /// limit, until polling has paid again.
