@@ -38,8 +38,11 @@ impl Target {
         let program = built("target")?;
         let board = Board::new();
         let running = start(program.untraced().arg(&board.path).args(words));
-        board.reach(Word::Ready, ready);
         let pid = running.pid();
+        until("the target to be ready", || {
+            assert_ne!(state(pid), 'Z', "the target ended before it was ready: {words:?}");
+            (board.get(Word::Ready) >= ready).then_some(())
+        });
         Some(Self { board, running, pid })
     }
 
@@ -425,6 +428,7 @@ fn a_process_stopped_inside_a_call_stays_so_and_the_call_goes_on() {
         assert_untraced(target.pid);
         assert_eq!(state(target.pid), 'T', "{call}");
         target.kill(libc::SIGCONT);
+        reach_state(target.pid, 'S');
         let board = target.ends_well();
         assert_eq!(board.get(Word::Result), result, "{call}");
     }
@@ -595,6 +599,7 @@ fn bursts_neither_end_calls_nor_count_one_twice() {
         assert_inside(&record, call, 1);
         assert_eq!(target.board.get(Word::Finished), 0, "{call} was ended");
         assert_untraced(target.pid);
+        reach_state(target.pid, 'S');
         let board = target.ends_well();
         assert_eq!(board.get(Word::Result), result, "{call}");
         hot.ends_well();
@@ -873,6 +878,10 @@ fn a_storm_of_threads_leaves_none_untraced_and_loses_none() {
         let mut clean = 0;
         until("all threads to be traced", || {
             let tids = tids(target.pid);
+            for (who, pid) in [("the target", target.pid), ("coldtrace", tracer.running.pid())] {
+                let count = target.board.get(Word::Count);
+                assert_ne!(state(pid), 'Z', "{who} ended after {count} threads");
+            }
             let leader = tids.contains(&target.pid) && is_traced(&target.pid.to_string());
             clean = if leader && tids.iter().all(reached) { clean + 1 } else { 0 };
             (clean >= 50).then_some(())

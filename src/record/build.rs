@@ -49,7 +49,8 @@ impl Record {
             estimated_added_ns: added,
             trace: None,
             status: None,
-            watched_ns: Some(traced.watched)
+            watched_ns: traced
+                .watched
                 .filter(|&w| w < traced.ended.saturating_sub(traced.started) * 99 / 100),
             repaired: seen.counts.tallies().map(|(_, t)| t.repaired).sum(),
             events_lost: traced.lost,

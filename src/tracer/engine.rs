@@ -75,8 +75,8 @@ pub struct End {
     pub reports: Reports,
     /// When counting began.
     pub started: Option<Nanos>,
-    /// Time in which calls were watched, ns.
-    pub watched: Nanos,
+    /// Time in which calls were watched, ns; `None`: all of it.
+    pub watched: Option<Nanos>,
     /// Whether time was over.
     pub timed_out: bool,
     /// Stops served.
@@ -165,7 +165,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             root: self.root_end,
             reports: self.reports,
             started,
-            watched: self.limits.watched(started.unwrap_or_else(now), now()),
+            watched: self.limits.watched(now()),
             timed_out: self.limits.timed_out(),
             stops: self.stops,
             lost: self.lost,

@@ -92,12 +92,10 @@ impl Limits {
         self.bursts.as_mut()?.due(now, calls)
     }
 
-    /// Time in which calls were watched, of a session from `start` to `now`.
-    pub fn watched(&self, start: Nanos, now: Nanos) -> Nanos {
-        match &self.bursts {
-            None => now.saturating_sub(start),
-            Some(b) => b.watched + if b.watching { now.saturating_sub(b.since) } else { 0 },
-        }
+    /// Time in which calls were watched until `now`; `None`: all the time.
+    pub fn watched(&self, now: Nanos) -> Option<Nanos> {
+        let b = self.bursts.as_ref()?;
+        Some(b.watched + if b.watching { now.saturating_sub(b.since) } else { 0 })
     }
 }
 
@@ -172,7 +170,7 @@ mod tests {
                 None => {}
             }
         }
-        (now as f64 / progress as f64, limits.watched(0, now) as f64 / now as f64)
+        (now as f64 / progress as f64, limits.watched(now).unwrap() as f64 / now as f64)
     }
 
     #[test]
@@ -197,7 +195,7 @@ mod tests {
         let mut limits = Limits::default();
         assert!(!limits.is_set());
         assert_eq!(limits.due(u64::MAX, u64::MAX), None);
-        assert_eq!(limits.watched(5, 9), 4);
+        assert_eq!(limits.watched(9), None);
     }
 
     #[test]

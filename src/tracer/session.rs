@@ -71,9 +71,9 @@ pub struct Traced {
     pub ended: Nanos,
     /// wait4's usage of the command and of the children it waited for.
     pub usage: Option<Usage>,
-    /// Time in which calls were watched, ns: less than all of it when watched
-    /// in bursts.
-    pub watched: Nanos,
+    /// Time in which calls were watched, ns, when that was in bursts; `None`:
+    /// all the time.
+    pub watched: Option<Nanos>,
     /// Whether [`Options::timeout`] ended it.
     pub timed_out: bool,
     /// Stops served.
