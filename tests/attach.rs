@@ -571,25 +571,6 @@ fn the_duration_is_10_s_unless_told_otherwise_and_ends_it() {
 // ---- bursts ----
 
 #[test]
-fn a_hot_loop_is_watched_in_bursts_and_the_share_is_said() {
-    let Some(target) = Target::start(&["hot"], 1) else { return };
-    let (record, finished) =
-        Tracer::start(&[target.pid], &["--max-slowdown", "2x", "--duration", "1500ms"]).finish();
-    let watched = record.measurement.watched_ns;
-    let watched = watched.unwrap_or_else(|| panic!("{}\n{finished}", table::render(&record)));
-    let wall = record.outcome.wall_ns;
-    assert!(watched > 0 && watched < wall, "{watched} of {wall} ns");
-    assert!(table::calls(&record, "getppid") > 0, "{}", table::render(&record));
-    assert_untraced(target.pid);
-    // The text says it too.
-    let words = ["count", "-p", &target.pid.to_string(), "--duration", "1500ms"];
-    let finished = finish(Command::new(coldtrace_path()).args(words));
-    let text = finished.err();
-    assert!(text.contains("watched") && text.contains('%'), "which share was watched: {finished}");
-    target.ends_well();
-}
-
-#[test]
 fn bursts_neither_end_calls_nor_count_one_twice() {
     for (call, result) in [("read", 1), ("epoll_wait", 1), ("futex", 0), ("poll", 1)] {
         // The hot process makes the bursts, the other one is inside its call all the while.
