@@ -846,49 +846,6 @@ fn a_sleeper_in_other_namespaces_sleeps_on() {
 // ---- storm ----
 
 #[test]
-fn a_storm_of_threads_leaves_none_untraced_and_loses_none() {
-    const LAST: i64 = 1000;
-    for round in 0..3 {
-        let Some(target) = Target::start(&["storm", &LAST.to_string()], 1) else { return };
-        let tracer = Tracer::exact(&[target.pid]);
-        // Threads of a traced thread are traced from birth: once there is no other, there is none
-        // any more. A listing may miss threads, so many are taken.
-        let reached = |tid: &i32| {
-            // Gone since it was listed: no answer.
-            !matches!(field(&format!("{}/task/{tid}", target.pid), "TracerPid").as_str(), "0")
-        };
-        let mut clean = 0;
-        until("all threads to be traced", || {
-            let tids = tids(target.pid);
-            for (who, pid) in [("the target", target.pid), ("coldtrace", tracer.running.pid())] {
-                let count = target.board.get(Word::Count);
-                assert_ne!(state(pid), 'Z', "{who} ended after {count} threads");
-            }
-            let leader = tids.contains(&target.pid) && is_traced(&target.pid.to_string());
-            clean = if leader && tids.iter().all(reached) { clean + 1 } else { 0 };
-            (clean >= 50).then_some(())
-        });
-        let then = target.board.get(Word::Count);
-        target.board.set(Word::Go, 1);
-        if round == 0 {
-            let (record, _) = tracer.finish();
-            target.ends_well();
-            // Each of the last ones says so by one call.
-            let calls = table::calls(&record, "getppid");
-            assert_eq!(calls, LAST as u64, "round {round}: {}", table::render(&record));
-        } else {
-            // Let go in the middle: each goes on.
-            target.board.reach(Word::Count, then + 20 * round);
-            let (record, _) = tracer.interrupt();
-            assert!(record.measurement.notes.is_empty(), "{:?}", record.measurement.notes);
-            assert_untraced(target.pid);
-            let board = target.ends_well();
-            assert!(board.get(Word::Count) >= then + LAST, "all of the last ones came");
-        }
-    }
-}
-
-#[test]
 fn a_storm_can_be_attached_to_again_and_again() {
     let Some(target) = Target::start(&["storm", "10"], 1) else { return };
     for _ in 0..10 {
