@@ -571,6 +571,27 @@ fn the_duration_is_10_s_unless_told_otherwise_and_ends_it() {
 // ---- bursts ----
 
 #[test]
+fn a_hot_loop_is_watched_in_bursts_and_the_share_is_said() {
+    let Some(target) = Target::start(&["hot"], 1) else { return };
+    // Whoever loads this machine besides: a slowdown that is exceeded at once.
+    let (record, finished) =
+        Tracer::start(&[target.pid], &["--max-slowdown", "1.1x", "--duration", "1500ms"]).finish();
+    let watched = record.measurement.watched_ns;
+    let watched = watched.unwrap_or_else(|| panic!("{}\n{finished}", table::render(&record)));
+    let wall = record.outcome.wall_ns;
+    assert!(watched > 0 && watched < wall, "{watched} of {wall} ns");
+    assert!(table::calls(&record, "getppid") > 0, "{}", table::render(&record));
+    assert_untraced(target.pid);
+    // The text says it too.
+    let pid = target.pid.to_string();
+    let words = ["count", "-p", &pid, "--max-slowdown", "1.1x", "--duration", "1500ms"];
+    let finished = finish(Command::new(coldtrace_path()).args(words));
+    let text = finished.err();
+    assert!(text.contains("watched") && text.contains('%'), "which share was watched: {finished}");
+    target.ends_well();
+}
+
+#[test]
 fn bursts_neither_end_calls_nor_count_one_twice() {
     for (call, result) in [("read", 1), ("epoll_wait", 1), ("futex", 0), ("poll", 1)] {
         // The hot process makes the bursts, the other one is inside its call all the while.
@@ -844,6 +865,49 @@ fn a_sleeper_in_other_namespaces_sleeps_on() {
 }
 
 // ---- storm ----
+
+#[test]
+fn a_storm_of_threads_leaves_none_untraced_and_loses_none() {
+    const LAST: i64 = 1000;
+    for round in 0..3 {
+        let Some(target) = Target::start(&["storm", &LAST.to_string()], 1) else { return };
+        let tracer = Tracer::exact(&[target.pid]);
+        // Threads of a traced thread are traced from birth: once there is no other, there is none
+        // any more. A listing may miss threads, so many are taken.
+        let reached = |tid: &i32| {
+            // Gone since it was listed: no answer.
+            !matches!(field(&format!("{}/task/{tid}", target.pid), "TracerPid").as_str(), "0")
+        };
+        let mut clean = 0;
+        until("all threads to be traced", || {
+            let tids = tids(target.pid);
+            for (who, pid) in [("the target", target.pid), ("coldtrace", tracer.running.pid())] {
+                let count = target.board.get(Word::Count);
+                assert_ne!(state(pid), 'Z', "{who} ended after {count} threads");
+            }
+            let leader = tids.contains(&target.pid) && is_traced(&target.pid.to_string());
+            clean = if leader && tids.iter().all(reached) { clean + 1 } else { 0 };
+            (clean >= 50).then_some(())
+        });
+        let then = target.board.get(Word::Count);
+        target.board.set(Word::Go, 1);
+        if round == 0 {
+            let (record, _) = tracer.finish();
+            target.ends_well();
+            // Each of the last ones says so by one call.
+            let calls = table::calls(&record, "getppid");
+            assert_eq!(calls, LAST as u64, "round {round}: {}", table::render(&record));
+        } else {
+            // Let go in the middle: each goes on.
+            target.board.reach(Word::Count, then + 20 * round);
+            let (record, _) = tracer.interrupt();
+            assert!(record.measurement.notes.is_empty(), "{:?}", record.measurement.notes);
+            assert_untraced(target.pid);
+            let board = target.ends_well();
+            assert!(board.get(Word::Count) >= then + LAST, "all of the last ones came");
+        }
+    }
+}
 
 #[test]
 fn a_storm_can_be_attached_to_again_and_again() {

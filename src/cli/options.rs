@@ -11,9 +11,7 @@ use coldtrace::observe::Statuses;
 use coldtrace::record::{Measurement, Run};
 use coldtrace::render::{counted, time};
 use coldtrace::syscall::{Abi, CallSet};
-use coldtrace::tracer::{
-    Command, Error, Observer, Options, Traced, User, attach, cost_per_call, trace,
-};
+use coldtrace::tracer::{Command, Cost, Error, Observer, Options, Traced, User, attach, trace};
 use jiff::SignedDuration;
 
 use super::end::{End, Failure};
@@ -137,21 +135,21 @@ impl Tracing {
     }
 
     /// Traces the target to the end of the session; the second part of the
-    /// answer is what a traced call costs here, ns.
+    /// answer is what a traced call costs here.
     pub fn trace(
         &self,
         target: &Target,
         options: &Options,
         observers: &mut [&mut dyn Observer],
-    ) -> Result<(Traced, Option<u64>), Failure> {
+    ) -> Result<(Traced, Option<Cost>), Failure> {
         match target {
             Target::Command(command) => {
                 let traced = trace(command, options, observers)?;
                 // Only now: the command does not wait for it.
-                Ok((traced, cost_per_call()))
+                Ok((traced, Cost::measure()))
             }
             Target::Processes(pids) => {
-                let cost = cost_per_call();
+                let cost = Cost::measure();
                 let mut options = options.clone();
                 if let (Slowdown::Times(times), Some(cost)) = (self.max_slowdown, cost) {
                     options.max_slowdown = Some((times, cost));
@@ -165,7 +163,7 @@ impl Tracing {
     }
 
     /// What attaching is going to do to the processes.
-    fn announce(&self, pids: &[i32], cost: Option<u64>) -> String {
+    fn announce(&self, pids: &[i32], cost: Option<Cost>) -> String {
         let mut line = String::from("tracing ");
         for (i, &pid) in pids.iter().enumerate() {
             let comma = if i > 0 { ", " } else { "" };
@@ -176,7 +174,11 @@ impl Tracing {
         }
         let _ = write!(line, " for {}", time(self.duration.as_nanos() as u64));
         if let Some(cost) = cost {
-            let _ = write!(line, ": a call takes {} longer", time(cost));
+            let _ = write!(line, ": a call takes {}", time(cost.near));
+            if cost.far > cost.near + cost.near / 4 {
+                let _ = write!(line, " to {}", time(cost.far));
+            }
+            line.push_str(" longer");
         }
         match self.max_slowdown {
             Slowdown::Off => line + ", all the time",

@@ -143,12 +143,11 @@ impl How<'_> {
         }
         let mut counts = Counts::new(By::Process, self.split, self.statuses);
         let mut processes = Processes::full();
-        let (traced, cost_per_call) =
+        let (traced, cost) =
             self.tracing.trace(&target, &self.options, &mut [&mut counts, &mut processes])?;
         let end = target.end(&traced);
         drop(target);
-        let seen =
-            Observed { traced: &traced, counts: &counts, processes: &processes, cost_per_call };
+        let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
         let mut record = Record::of_traced(run, &seen);
         self.tracing.note_selection(&mut record.measurement);
         record.processes = Some(seen.process_list());

@@ -205,6 +205,14 @@ impl Counts {
         self.tallies.iter()
     }
 
+    /// The median wall time of the call that has the lowest, ns, of those made
+    /// often enough to have one.
+    pub fn quickest(&self) -> Option<u64> {
+        const OFTEN: u64 = 8;
+        let often = self.tallies.values().filter(|tally| tally.timed >= OFTEN);
+        often.filter_map(|tally| tally.histogram.percentile(50)).min()
+    }
+
     /// The name of an operation.
     pub fn operation(&self, key: &Key) -> Option<&str> {
         self.operations.get_index(key.operation? as usize).map(String::as_str)

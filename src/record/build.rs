@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use crate::observe::{Counts, Key, ProcessEntry, Processes, Tally, ThreadEntry, arguments};
 use crate::syscall::errno::{errno_label, signal_name};
-use crate::tracer::{Ending, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
+use crate::tracer::{Cost, Ending, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
 
 use super::types::{
     Exec, Group, Measurement, Outcome, Process, ProcessSyscall, Record, Run, Rusage, SCHEMA,
@@ -21,8 +21,8 @@ pub struct Observed<'a> {
     pub counts: &'a Counts,
     /// The tree.
     pub processes: &'a Processes,
-    /// What a call costs traced, ns.
-    pub cost_per_call: Option<u64>,
+    /// What tracing adds to a call here.
+    pub cost: Option<Cost>,
 }
 
 impl Record {
@@ -40,12 +40,13 @@ impl Record {
             1 => traced.ended.saturating_sub(traced.started),
             _ => u64::MAX,
         };
-        let added = seen.cost_per_call.map(|c| c.saturating_mul(traced.stops / 2).min(longest));
+        let cost = seen.cost.map(|cost| cost.in_run(seen.counts.quickest()));
+        let added = cost.map(|c| c.saturating_mul(traced.stops / 2).min(longest));
         let measurement = Measurement {
             engine: "ptrace".into(),
             times_perturbed: true,
             stops: traced.stops,
-            cost_per_call_ns: seen.cost_per_call,
+            cost_per_call_ns: cost,
             estimated_added_ns: added,
             trace: None,
             status: None,

@@ -154,7 +154,8 @@ pub struct Measurement {
     pub times_perturbed: bool,
     /// Stops served.
     pub stops: u64,
-    /// What two stops add to a call on this machine, measured in this run.
+    /// What two stops add to a call: by this run's quickest calls, within what
+    /// calibration on this machine gave.
     pub cost_per_call_ns: Option<u64>,
     /// `cost_per_call_ns` times the calls that stopped.
     pub estimated_added_ns: Option<u64>,

@@ -4,57 +4,181 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use super::error::{Error, cannot_attach};
-use super::kernel;
+use super::event::Nanos;
+use super::kernel::{self, now};
+use super::proc::Status;
 
-/// Seizes every thread of process `pid`. Threads that a seized one makes are
-/// traced by themselves; those made by one that was not seized yet are found by
-/// looking again until there is no new one.
+/// How long to wait for a thread that does not stop, ns: it sleeps where no
+/// signal reaches it (a disk, the parent of a vfork) and makes no threads there.
+const PATIENCE: Nanos = 50_000_000;
+
+/// How long to run after a process that makes threads, ns.
+const LONGEST: Nanos = 3_000_000_000;
+
+/// The threads of a process that was attached to.
+#[derive(Debug, Default)]
+pub struct Seized {
+    /// Those that were seized and told to stop, and since when each was asleep.
+    /// Threads that these made since are traced too, and report by themselves.
+    pub tids: Vec<(i32, Option<Nanos>)>,
+    /// Threads that may run untraced, or do.
+    pub note: Option<String>,
+}
+
+/// Seizes and stops every thread of process `pid`, until `until` or until
+/// `is_called_off`.
+///
+/// A listing of a process's threads proves nothing: they make others behind it,
+/// and where one ends under it, it ends too early. But once every thread in it
+/// stands still, and the kernel counts no more than these, there is no other
+/// that could make one.
 ///
 /// # Errors
-/// When the process cannot be traced, or is not there. Threads that were seized
-/// before that are let go.
-pub fn seize_all(pid: i32, options: i32) -> Result<Vec<i32>, Error> {
+/// When the process cannot be traced, or is not there; nothing is seized then.
+pub fn seize_all(
+    pid: i32,
+    options: i32,
+    until: Nanos,
+    is_called_off: &dyn Fn() -> bool,
+) -> Result<Seized, Error> {
     if is_self_or_ancestor(pid) {
         return Err(Error::CannotAttach {
             pid,
             cause: "it is coldtrace itself, or one of its ancestors".into(),
         });
     }
-    let mut seized = BTreeSet::new();
+    let mut found = Seized::default();
+    let mut tried = BTreeSet::new();
+    let mut still = BTreeSet::new();
+    let mut foreign = BTreeSet::new();
+    let begun = now();
+    let mut last_new = begun;
     loop {
-        let mut new = false;
-        for tid in threads(pid)? {
-            if seized.contains(&tid) {
+        let listed = match threads(pid) {
+            // It ends meanwhile, and says so by itself.
+            Err(_) if !found.tids.is_empty() => break,
+            listed => listed?,
+        };
+        let mut pass = Pass::default();
+        for &tid in &listed {
+            if still.contains(&tid) {
                 continue;
             }
-            match kernel::seize(tid, options) {
-                Ok(()) => {
-                    new = true;
-                    seized.insert(tid);
-                }
-                // It has ended since it was listed.
-                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                // A seized thread has made it: it is traced already, or it is a
-                // leader that has ended before its threads.
-                Err(_) if !seized.is_empty() => {}
-                Err(e) => {
-                    if is_zombie(tid) {
-                        continue;
+            if tried.insert(tid) {
+                last_new = now();
+                match seize(tid, options) {
+                    Ok(asleep) => found.tids.push((tid, asleep)),
+                    // A seized thread has made it: it is traced already; or it
+                    // has ended, or is a leader that ended before its threads.
+                    Err(e) => {
+                        let refused = e.raw_os_error() != Some(libc::ESRCH) && is_alive(tid);
+                        if refused && found.tids.is_empty() {
+                            return Err(cannot_attach(pid, &e));
+                        }
                     }
-                    return Err(cannot_attach(pid, &e));
+                }
+            }
+            match Fate::of(tid) {
+                Fate::Still => _ = still.insert(tid),
+                Fate::Foreign(tracer) => {
+                    foreign.insert(tracer);
+                    still.insert(tid);
+                }
+                Fate::Moving => pass.moving += 1,
+                Fate::Unknown => {
+                    pass.unknown += 1;
+                    tried.remove(&tid);
                 }
             }
         }
-        if !new {
+        let counted: Option<usize> = Status::read(pid).and_then(|s| s.number("Threads:"));
+        pass.uncounted = counted.is_some_and(|n| n != listed.len());
+        let now = now();
+        let complete = pass.unknown == 0 && !pass.uncounted;
+        if complete && (pass.moving == 0 || now.saturating_sub(last_new) > PATIENCE) {
             break;
         }
+        if is_called_off() || now >= until {
+            break;
+        }
+        if now.saturating_sub(begun) > LONGEST {
+            found.note = Some(format!(
+                "not every thread of {pid} could be attached to: some may run untraced, and their \
+                 calls are missing"
+            ));
+            break;
+        }
+        if pass.moving > 0 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
-    if seized.is_empty() {
+    if let Some(tracer) = foreign.first() {
+        found.note = Some(format!(
+            "threads of {pid} are traced by process {tracer}: their calls are missing"
+        ));
+    }
+    if found.tids.is_empty() {
         return Err(Error::CannotAttach { pid, cause: "it has ended".into() });
     }
-    Ok(seized.into_iter().collect())
+    Ok(found)
+}
+
+/// What one look at all threads found.
+#[derive(Debug, Default)]
+struct Pass {
+    /// Threads that are traced and have not stopped yet.
+    moving: usize,
+    /// Threads that are not traced, or were gone when they were looked at.
+    unknown: usize,
+    /// The kernel counts others than were listed.
+    uncounted: bool,
+}
+
+/// What a listed thread is.
+enum Fate {
+    /// It can make no thread: stopped by us, or dead.
+    Still,
+    /// Another process traces it.
+    Foreign(i32),
+    /// We trace it, and it has not stopped yet.
+    Moving,
+    /// Not traced, or gone.
+    Unknown,
+}
+
+impl Fate {
+    fn of(tid: i32) -> Self {
+        let Some(status) = Status::read(tid) else { return Self::Unknown };
+        let state = status.field("State:").unwrap_or_default();
+        match status.number::<i32>("TracerPid:") {
+            _ if state.starts_with(['Z', 'X']) => Self::Still,
+            Some(tracer) if tracer == std::process::id() as i32 => {
+                if state.starts_with('t') {
+                    Self::Still
+                } else {
+                    Self::Moving
+                }
+            }
+            Some(0) | None => Self::Unknown,
+            Some(tracer) => Self::Foreign(tracer),
+        }
+    }
+}
+
+/// Seizes a thread and tells it to stop; since when it was asleep.
+fn seize(tid: i32, options: i32) -> io::Result<Option<Nanos>> {
+    kernel::seize(tid, options)?;
+    let asleep = kernel::asleep_since(tid);
+    let _ = kernel::interrupt(tid); // Dying: its end is reported.
+    Ok(asleep)
+}
+
+fn is_alive(tid: i32) -> bool {
+    let status = Status::read(tid);
+    status.as_ref().and_then(|s| s.field("State:")).is_some_and(|s| !s.starts_with(['Z', 'X']))
 }
 
 fn threads(pid: i32) -> Result<Vec<i32>, Error> {
@@ -72,11 +196,6 @@ fn threads(pid: i32) -> Result<Vec<i32>, Error> {
         Err(e) => return Err(cannot_attach(pid, &e)),
     };
     Ok(listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
-}
-
-fn is_zombie(tid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{tid}/status"))
-        .is_ok_and(|status| status.lines().any(|l| l.starts_with("State:\tZ")))
 }
 
 /// A tracer that stops its own ancestor waits for itself.

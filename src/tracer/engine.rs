@@ -8,11 +8,13 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
+use super::attach::seize_all;
+use super::calibrate::Cost;
 use super::error::{Error, os, reason};
 use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, Waited, now};
 use super::launch::{Launched, Reports};
-use super::limits::{Due, Limits};
+use super::limits::{Due, Limits, Spent};
 use super::session::{FilterState, Options};
 use super::signals::{Guard, Request};
 use super::stop::{Stop, ending};
@@ -59,6 +61,8 @@ pub struct Engine<'a, 'o> {
     /// Stops that could not be understood.
     lost: u64,
     batches: u64,
+    /// CPU time of processes that have ended, ns.
+    spent: Nanos,
     filter: FilterState,
     notes: Vec<String>,
 }
@@ -107,9 +111,6 @@ impl<'a, 'o> Engine<'a, 'o> {
         if let Some(duration) = options.duration {
             limits.let_go_after(start, duration);
         }
-        if let Some((slowdown, cost)) = options.max_slowdown {
-            limits.slow_at_most(start, slowdown, cost);
-        }
         Self {
             tasks: Tasks::new(options.calls.clone()),
             root,
@@ -136,6 +137,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             stops: 0,
             lost: 0,
             batches: 0,
+            spent: 0,
             filter,
             notes: Vec::new(),
         }
@@ -150,11 +152,24 @@ impl<'a, 'o> Engine<'a, 'o> {
         Ok(())
     }
 
-    /// Follows a process whose threads were seized.
-    pub fn attach(&mut self, pid: i32, tids: &[i32]) {
-        self.before.insert(pid, kernel::own_usage(pid).unwrap_or_default());
-        self.tasks.attach(pid, tids, now(), &mut self.out);
+    /// Follows a process that runs already, asking for these reports.
+    ///
+    /// # Errors
+    /// When it cannot be traced.
+    pub fn attach(&mut self, pid: i32, reports: i32) -> Result<(), Error> {
+        let before = kernel::own_usage(pid).unwrap_or_default();
+        let until = self.limits.end_of_watch();
+        let seized = seize_all(pid, reports, until, &|| self.guard.is_end_asked())?;
+        self.before.insert(pid, before);
+        let tids: Vec<i32> = seized.tids.iter().map(|(tid, _)| *tid).collect();
+        self.asleep.extend(seized.tids.iter().filter_map(|&(tid, since)| Some((tid, since?))));
+        if let Some(note) = seized.note {
+            self.lost += 1;
+            self.note(note);
+        }
+        self.tasks.attach(pid, &tids, now(), &mut self.out);
         self.carry_out();
+        Ok(())
     }
 
     /// The session is over.
@@ -172,6 +187,14 @@ impl<'a, 'o> Engine<'a, 'o> {
             filter: self.filter,
             notes: self.notes,
         }
+    }
+
+    /// From now on, watches what was attached to in bursts, so that it takes at
+    /// most `slowdown` times as long.
+    pub fn slow_at_most(&mut self, slowdown: f64, cost: Cost) {
+        let cpu = cpu_time(&self.tasks, self.spent);
+        self.limits.slow_at_most(now(), slowdown, cost, cpu);
+        self.guard.keep_ticking();
     }
 
     pub fn run(&mut self) -> Result<(), Error> {
@@ -282,6 +305,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             Stop::Exited { .. } | Stop::Killed { .. } => {
                 let ending = ending(status).unwrap_or(Ending::Detached);
                 self.patched.remove(&tid);
+                self.spent += own.map_or(0, |own| own.user_ns + own.sys_ns);
                 let own = own.map(|own| match self.before.remove(&tid) {
                     Some(before) => own.since(&before),
                     None => own,
@@ -473,7 +497,8 @@ impl<'a, 'o> Engine<'a, 'o> {
             }
         }
         if self.limits.is_set() {
-            match self.limits.due(now(), self.stops / 2) {
+            let spent = || Spent { calls: self.stops / 2, cpu: cpu_time(&self.tasks, self.spent) };
+            match self.limits.due(now(), spent) {
                 Some(Due::Terminate) => {
                     self.send_all(libc::SIGTERM);
                     self.send_all(libc::SIGCONT); // Who is stopped must take it.
@@ -519,6 +544,11 @@ impl<'a, 'o> Engine<'a, 'o> {
             let _ = kernel::interrupt(tid); // Dying: its end is reported.
         }
     }
+}
+
+/// CPU time of the processes that are traced and of those that were, ns.
+fn cpu_time(tasks: &Tasks, ended: Nanos) -> Nanos {
+    tasks.pids().filter_map(kernel::cpu_time).fold(ended, u64::saturating_add)
 }
 
 /// Sends a signal to a traced process, whose pid is its own until it is reaped.

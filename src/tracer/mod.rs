@@ -31,7 +31,7 @@ mod tasks;
 mod untraced;
 mod user;
 
-pub use calibrate::cost_per_call;
+pub use calibrate::Cost;
 #[doc(hidden)] // The command line's own: no part of the tracer.
 pub use end::die_by;
 pub use error::Error;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::syscall::CallSet;
 
-use super::attach::seize_all;
+use super::calibrate::Cost;
 use super::engine::{End, Engine};
 use super::error::{Error, os, refused};
 use super::event::{Ending, Nanos, Observer, Usage};
@@ -31,8 +31,8 @@ pub struct Options {
     /// Let go of attached processes after this long.
     pub duration: Option<Duration>,
     /// Watch attached processes in bursts, so that they take at most this many
-    /// times as long (above 1); the second number is what a call costs, ns.
-    pub max_slowdown: Option<(f64, u64)>,
+    /// times as long (above 1); the other part is what a call costs.
+    pub max_slowdown: Option<(f64, Cost)>,
 }
 
 impl Default for Options {
@@ -166,16 +166,16 @@ pub fn attach(
         if pids.iter().take(i).any(|&earlier| earlier == pid) {
             continue;
         }
-        match seize_all(pid, REPORTS) {
-            Ok(tids) => {
-                any = true;
-                engine.attach(pid, &tids);
-            }
+        match engine.attach(pid, REPORTS) {
+            Ok(()) => any = true,
             Err(error) => refuse(&error),
         }
     }
     if !any {
         return Err(Error::NothingAttached);
+    }
+    if let Some((slowdown, cost)) = options.max_slowdown {
+        engine.slow_at_most(slowdown, cost);
     }
     engine.run()?;
     Ok(traced(engine.end(), started))

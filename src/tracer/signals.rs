@@ -224,6 +224,15 @@ impl Guard {
         CAME.load(SeqCst) || !self.waiting.is_empty() || STOP_ASKED.load(SeqCst) != 0
     }
 
+    /// Whether somebody wants the tracer to end.
+    pub fn is_end_asked(&self) -> bool {
+        let came = |&signal: &i32| {
+            SENDERS.get(signal as usize).is_some_and(|s| s.load(SeqCst) != NOBODY)
+                || self.waiting.iter().any(|seen| seen.signal == signal)
+        };
+        ENDING.iter().any(came)
+    }
+
     /// The command stops to take a signal from this sender.
     pub fn command_reports(&mut self, signal: i32, code: i32, sender: i32) {
         if code <= 0 {

@@ -116,8 +116,8 @@ impl Tasks {
         }
     }
 
-    /// Adds the threads of a process that was attached to; they are to be
-    /// interrupted.
+    /// Adds the threads of a process that was attached to; they were told to
+    /// stop.
     pub fn attach(&mut self, pid: i32, tids: &[i32], at: Nanos, out: &mut Outbox) {
         let process = ProcessId(self.next_process);
         self.next_process += 1;
@@ -150,7 +150,6 @@ impl Tasks {
             if let Some(slot) = self.slots.get_mut(&tid) {
                 slot.task = Task::attached(follow);
             }
-            out.interrupt.push(tid);
         }
         self.started.get_or_insert(at);
     }

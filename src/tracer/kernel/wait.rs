@@ -209,15 +209,20 @@ fn from_rusage(r: &libc::rusage) -> Usage {
     }
 }
 
+/// CPU time of a process so far, also of a zombie, without its children's, ns.
+pub fn cpu_time(pid: i32) -> Option<Nanos> {
+    const SCHED: i32 = 2;
+    clock((!pid << 3) | SCHED)
+}
+
 /// CPU time and faults of a process, also of a zombie, without its children's.
 /// The CPU clocks of a process answer until it is reaped (clock_getcpuclockid(3));
 /// user and system time share the precise sum as getrusage(2) shares it.
 pub fn own_usage(pid: i32) -> Option<Usage> {
     const PROF: i32 = 0;
     const VIRT: i32 = 1;
-    const SCHED: i32 = 2;
     let read = |which: i32| clock((!pid << 3) | which);
-    let exact = read(SCHED)?;
+    let exact = cpu_time(pid)?;
     let (both, user) = (read(PROF)?, read(VIRT)?);
     let user_ns = match (u128::from(exact) * u128::from(user)).checked_div(u128::from(both)) {
         Some(share) => share.min(u128::from(exact)) as u64,
