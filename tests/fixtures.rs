@@ -41,6 +41,8 @@ fixtures! {
     every_realtime_signal_is_delivered_once: "realtime-signals";
     a_realtime_signal_that_kills_the_command_is_named: "root-killed-by-realtime";
     a_restarted_read_is_one_call: "restart";
+    other_calls_restart_as_read_does: "restart-others";
+    calls_through_the_vsyscall_page_are_not_counted: "vsyscall";
     a_restart_inside_a_handler_is_told_from_the_one_outside: "restart-nested";
     a_handler_that_ends_a_call_gives_one_eintr: "eintr";
     a_call_stopped_and_continued_stays_one_call: "stop-continue";

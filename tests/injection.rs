@@ -88,8 +88,9 @@ impl Seen {
 /// What the usual command does: it opens a file, starts a program, and exits 5.
 const SCRIPT: &str = "ls / >/dev/null; exit 5";
 
-/// The same, and a signal stops it on the way and another lets it go on.
-const STOPS: &str = "(sleep 0.1; kill -CONT $$) & kill -STOP $$; wait; exit 5";
+/// The same, and a signal stops it on the way and another lets it go on, however late the first is.
+const STOPS: &str = "(while sleep 0.1; kill -CONT $$ 2>/dev/null; do :; done) & \
+    kill -STOP $$; kill $!; wait; exit 5";
 
 /// Counts `sh -c SCRIPT` with one failure: `REQUEST:NTH:ERRNO[:kill]`, or none if it is empty.
 fn injected(failure: &str, options: &[&str], script: &str) -> Seen {

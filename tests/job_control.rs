@@ -431,6 +431,20 @@ fn a_pipeline_with_coldtrace_in_the_middle() {
 }
 
 #[test]
+fn ctrl_c_in_a_pipeline_ends_all_of_it() {
+    let Some(program) = built("waits") else { return };
+    // Whether bash takes it for its own Ctrl-C too depends on whom it hears of first: it ends here in
+    // either case. That nobody is left is what every test looks at.
+    let script = "trap 'echo \"ended=$?\"' EXIT; \
+        sleep 1000 | \"$1\" count -o \"$2\" \"$3\" | cat";
+    let Some(mut session) = bash(&program, script) else { return };
+    session.shows("r");
+    session.keys(CTRL_C);
+    session.shows("ended=130");
+    session.finish().has_the_table();
+}
+
+#[test]
 fn ctrl_z_in_a_pipeline_stops_all_of_it() {
     let Some(program) = built("tty-program") else { return };
     let script = "\"$1\" count -o \"$2\" \"$3\" line | cat; stopped; fg >/dev/null; \

@@ -17,7 +17,7 @@ use coldtrace::record::{Process, Record};
 use support::fixture::{Fixture, Program, SKIPPED, built};
 use support::process::{Finished, Running, finish, start, start_with_own_stdout};
 use support::{
-    Scratch, coldtrace, coldtrace_path, count_json, find_program, read_record, skip, table,
+    Scratch, coldtrace, coldtrace_path, count_json, find_program, is_root, read_record, skip, table,
 };
 
 /// How long a state of the system is waited for.
@@ -407,6 +407,59 @@ fn an_inherited_child_that_is_stopped_does_not_keep_coldtrace_waiting() {
     }
 }
 
+#[test]
+fn stale_orphans_do_not_disturb_the_counts_of_pid_1() {
+    if !is_root() || find_program("unshare").is_none() || find_program("nsenter").is_none() {
+        return skip("a PID namespace needs root, unshare and nsenter");
+    }
+    if !Path::new("/proc/sys/kernel/ns_last_pid").exists() {
+        return skip("no CONFIG_CHECKPOINT_RESTORE: pids cannot be made to come again");
+    }
+    let scratch = Scratch::new("pid1");
+    let (report, ready, go) =
+        (scratch.path("report.json"), scratch.path("ready"), scratch.path("go"));
+    // Orphans get pids from 2000 on, and so do the command's processes after them.
+    let script = format!(
+        "echo 1999 > /proc/sys/kernel/ns_last_pid; : > {}
+         while ! [ -e {} ]; do sleep 0.05; done
+         echo 1990 > /proc/sys/kernel/ns_last_pid
+         for i in $(seq 300); do /bin/true; done
+         echo pids to $(sh -c 'echo $$'); exit 7",
+        ready.display(),
+        go.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-pf", "--mount-proc"]).arg(coldtrace_path());
+    command.args(["count", "--json", "-o"]).arg(&report).args(["--", "sh", "-c", &script]);
+    let running = start(&mut command);
+    let begun = Instant::now();
+    while !ready.exists() && begun.elapsed() < SOON {
+        if state(running.pid()).is_none_or(|state| state == "Z") {
+            return skip(&format!("no PID namespace here: {}", running.finish()));
+        }
+        sleep(Duration::from_millis(5));
+    }
+    let pid_1 = child_running(running.pid(), "coldtrace").to_string();
+    let orphans = "for i in $(seq 120); do (/bin/true &); done";
+    finish(Command::new("nsenter").args(["-t", &pid_1, "-p", "-m", "sh", "-c", orphans]))
+        .assert_code(0);
+    sleep(Duration::from_millis(1200)); // what is not older might be a process's own end
+    std::fs::write(&go, "").expect("scratch can be written");
+    let finished = running.finish();
+    finished.assert_code(7);
+    let record = read_record(&report, &finished);
+    assert_eq!(table::contradictions(&record), Vec::<String>::new(), "{finished}");
+    // Each makes its processes by these; a shell that waits sleeps in more of them.
+    let made: u64 = ["clone", "clone3", "fork", "vfork"]
+        .iter()
+        .filter_map(|name| table::row(&record, name))
+        .map(|row| row.calls - row.error_count())
+        .sum();
+    let processes = record.tree.as_ref().map_or(0, |tree| tree.processes);
+    assert!(made >= 300, "{}", table::render(&record));
+    assert_eq!(processes, made + 1, "{}\n{finished}", table::render(&record));
+}
+
 // ---- where the command's output goes ----
 
 const SEQ_20000: usize = 108_894;
@@ -534,11 +587,22 @@ fn a_command_run_untraced_that_stops_and_goes_on_costs_no_time() {
     running.finish().assert_code(5);
 }
 
+/// A shell script that stops itself and is continued by a child of its own, however late the stop
+/// comes; then it does `after`.
+fn stopped_and_continued(scratch: &Scratch, stop: &str, after: &str) -> String {
+    let on = scratch.path(stop);
+    let on = on.display();
+    format!(
+        "(until [ -e {on} ]; do kill -CONT $$; sleep 0.05; done) & kill -{stop} $$; : > {on}; wait; \
+         {after}"
+    )
+}
+
 #[test]
 fn a_command_run_untraced_may_be_continued_from_inside() {
     let scratch = Scratch::new("continues");
     for stop in ["STOP", "TSTP"] {
-        let script = format!("(sleep 0.3; kill -CONT $$) & kill -{stop} $$; exit 5");
+        let script = stopped_and_continued(&scratch, stop, "exit 5");
         let mut command = coldtrace("run");
         command.arg("--runs").arg(scratch.path("runs"));
         finish(command.args(["--no-trace", "--", "sh", "-c", &script])).assert_code(5);
@@ -547,8 +611,9 @@ fn a_command_run_untraced_may_be_continued_from_inside() {
 
 #[test]
 fn a_stop_of_the_command_alone_does_not_stop_the_tracer() {
+    let scratch = Scratch::new("stop-of-the-command");
     for stop in ["TSTP", "TTIN", "TTOU", "STOP"] {
-        let script = format!("(sleep 0.3; kill -CONT $$) & kill -{stop} $$; echo resumed; exit 3");
+        let script = stopped_and_continued(&scratch, stop, "echo resumed; exit 3");
         let mut command = coldtrace("count");
         command.args(["-o", "/dev/null", "--", "sh", "-c", &script]);
         let finished = finish(&mut command);

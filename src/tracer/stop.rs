@@ -133,6 +133,9 @@ pub enum Stop {
         /// Whether it dumped core.
         core: bool,
     },
+    /// A filter was asked about what the program does through the vsyscall page:
+    /// no call, and no exit stop follows.
+    Vsyscall,
     /// The task was killed while the loop asked about its stop: its end follows.
     Dying,
     /// Something this version does not know: recorded, and continued past.

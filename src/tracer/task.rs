@@ -293,7 +293,9 @@ impl Task {
                 Action::Wait
             }
             Stop::Dying => Action::Wait,
-            Stop::Trap | Stop::Child { .. } | Stop::Unknown { .. } => self.resume(0),
+            Stop::Trap | Stop::Vsyscall | Stop::Child { .. } | Stop::Unknown { .. } => {
+                self.resume(0)
+            }
         }
     }
 

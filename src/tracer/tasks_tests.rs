@@ -122,12 +122,14 @@ impl Model {
                 Action::Hold | Action::Wait => {}
                 Action::Detach(_) | Action::ReissueAndDetach { .. } => panic!("let go of {tid}"),
                 _ => {
-                    // A killed thread may have gone on by itself: ESRCH.
-                    if let Some(thread) = self.threads.get_mut(&tid).filter(|t| !t.killed) {
-                        assert!(
-                            thread.stopped,
-                            "{tid} was resumed and was not stopped: {action:?}"
-                        );
+                    let Some(thread) = self.threads.get_mut(&tid) else { continue };
+                    // A killed thread may have gone on by itself: ESRCH. At its exit stop it
+                    // waits for the tracer again, and cannot be listened to: EIO.
+                    assert!(
+                        thread.stopped || thread.killed,
+                        "{tid} was resumed and was not stopped: {action:?}"
+                    );
+                    if !(thread.killed && action == Action::Listen) {
                         thread.stopped = false;
                     }
                 }
@@ -282,13 +284,17 @@ impl Model {
     fn spawn(&mut self, tid: i32, thread: bool) {
         let child = self.next_tid;
         self.next_tid += 1;
+        let in_group_stop = self.choose(4) == 1;
         let Some(creator) = self.threads.get_mut(&tid) else { return };
         let pid = if thread { creator.pid } else { child };
         let budget = creator.budget / 2;
         creator.steps.push_front(Step::Stop(exit(child.into(), 0x1000, 1000), false));
         let birth = if thread { Birth::Clone } else { Birth::Fork };
         creator.steps.push_front(Step::Stop(Stop::Child { birth, child, thread }, false));
-        let steps = VecDeque::from([Step::Stop(Stop::Trap, false)]);
+        let mut steps = VecDeque::from([Step::Stop(Stop::Trap, false)]);
+        if in_group_stop {
+            steps.push_front(Step::Stop(Stop::GroupStop { signal: libc::SIGSTOP }, false));
+        }
         let child_thread = Thread { pid, steps, stopped: false, killed: false, budget };
         self.threads.insert(child, child_thread);
     }
@@ -307,7 +313,8 @@ impl Model {
         let gone = matches!(stop, Stop::Exited { .. } | Stop::Killed { .. });
         if let Some(thread) = self.threads.get_mut(&tid) {
             // The killed run on by themselves to their exit stop, and stop there.
-            thread.stopped = !gone && !thread.killed;
+            let goes_on = thread.killed && !matches!(stop, Stop::Exiting { .. });
+            thread.stopped = !gone && !goes_on;
         }
         if gone {
             self.threads.remove(&tid);
@@ -366,6 +373,25 @@ fn is_end(step: &Step) -> bool {
 
 fn signal(disposition: Disposition) -> Stop {
     Stop::Signal { signal: libc::SIGUSR1, disposition }
+}
+
+/// A new thread joins a group-stop, is killed there and goes on to its exit stop, all before its
+/// creator tells of it: to listen to it then would leave it there for ever.
+#[test]
+fn a_thread_killed_while_it_is_held_is_resumed_from_its_exit_stop() {
+    let mut tasks = Tasks::new(CallSet::all());
+    let mut out = Outbox::default();
+    tasks.launch(1, Follow::Every, 0, &mut out);
+    for stop in [Stop::GroupStop { signal: libc::SIGSTOP }, Stop::Exiting { status: 9 }] {
+        out.clear();
+        tasks.step(2, &stop, 0, &mut out);
+        assert_eq!(out.actions, [(2, Action::Hold)]);
+    }
+    out.clear();
+    let birth = Stop::Child { birth: Birth::Clone, child: 2, thread: true };
+    tasks.step(1, &birth, 0, &mut out);
+    assert!(out.actions.contains(&(2, Action::Continue(0))), "{:?}", out.actions);
+    assert_eq!(tasks.exiting(), 1);
 }
 
 proptest! {

@@ -14,6 +14,9 @@ const COMPAT_SIZE: usize = 18 * 4;
 /// (NT_ARM_SYSTEM_CALL, Linux 3.19).
 pub const SYSTEM_CALL_SET: Option<usize> = Some(0x404);
 
+/// There is no vsyscall page.
+pub const VSYSCALL: std::ops::Range<u64> = 0..0;
+
 /// The registers of a stopped tracee.
 #[derive(Debug, Clone, Copy)]
 pub enum Registers {

@@ -18,6 +18,10 @@ const X32_BIT: u64 = 0x4000_0000;
 /// The call's number stands among the other registers.
 pub const SYSTEM_CALL_SET: Option<usize> = None;
 
+/// The vsyscall page. What a program calls there the kernel does itself: it asks
+/// a filter, but makes no call of it, and kills who changes a register.
+pub const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+
 /// The registers of a stopped tracee.
 #[derive(Debug, Clone, Copy)]
 pub enum Registers {

@@ -2,10 +2,11 @@
 
 use std::io;
 
+use super::super::arch::VSYSCALL;
 use super::super::error::reason;
 use super::super::kernel::{self, Side};
 use super::super::seccomp::TRACE_DATA;
-use super::super::stop::{Disposition, Entry, Report, Stop, report};
+use super::super::stop::{Disposition, Report, Stop, report};
 use super::Engine;
 
 impl Engine<'_, '_> {
@@ -38,9 +39,8 @@ impl Engine<'_, '_> {
                     stop => stop,
                 },
             },
-            Report::Seccomp => match self.seccomp_entry(tid) {
-                Ok(Some(entry)) => Stop::Seccomp(entry),
-                Ok(None) => Stop::Dying,
+            Report::Seccomp => match self.seccomp_stop(tid) {
+                Ok(stop) => stop,
                 Err(e) => self.failed("ask for the call of", tid, &e),
             },
             Report::Child(birth) => match kernel::event_message(tid, status >> 16) {
@@ -121,20 +121,23 @@ impl Engine<'_, '_> {
         kernel::syscall_registers(tid, self.tasks.in_call(tid))
     }
 
-    fn seccomp_entry(&mut self, tid: i32) -> io::Result<Option<Entry>> {
+    fn seccomp_stop(&mut self, tid: i32) -> io::Result<Stop> {
         let side = if self.syscall_info {
             kernel::syscall_info(tid)?
         } else {
             kernel::syscall_registers(tid, false)?
         };
         let Side::Entry(entry) = side else {
-            return Ok(None);
+            return Ok(Stop::Dying);
         };
+        if VSYSCALL.contains(&entry.ip) {
+            return Ok(Stop::Vsyscall);
+        }
         if kernel::event_message(tid, libc::PTRACE_EVENT_SECCOMP)? as u16 != TRACE_DATA {
             // The program's own RET_TRACE: without a tracer it is ENOSYS.
             kernel::skip_call(tid, -i64::from(libc::ENOSYS))?;
         }
-        Ok(Some(entry))
+        Ok(Stop::Seccomp(entry))
     }
 
     /// A ptrace request failed. ESRCH is normal: the task was killed, and its

@@ -9,8 +9,9 @@ use super::{Outbox, Tasks, turn_to_detach};
 /// A tid that reported before its creator told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Early {
-    /// Stopped, and held.
-    Held { at: Nanos, group_stop: bool },
+    /// Stopped, and held. A later stop replaces the first: killed, it has gone on
+    /// from there to its exit stop.
+    Held { at: Nanos, stop: Stop },
     /// Ended already.
     Gone { at: Nanos, ending: Ending },
 }
@@ -63,8 +64,11 @@ impl Tasks {
             // not traced, inherited by the tracer and stopped by its user.
             return;
         }
-        let group_stop = matches!(stop, Stop::GroupStop { .. });
-        self.early.entry(tid).or_insert(Early::Held { at, group_stop });
+        let first = match self.early.get(&tid) {
+            Some(Early::Held { at, .. }) => *at,
+            _ => at,
+        };
+        self.early.insert(tid, Early::Held { at: first, stop: *stop });
         out.actions.push((tid, Action::Hold));
     }
 
@@ -98,11 +102,7 @@ impl Tasks {
     /// Goes on with a task that came before its creator told of it.
     pub(super) fn welcome(&mut self, tid: i32, early: Early, out: &mut Outbox) {
         match early {
-            Early::Held { at, group_stop } => {
-                let stop =
-                    if group_stop { Stop::GroupStop { signal: libc::SIGSTOP } } else { Stop::Trap };
-                self.advance(tid, &stop, at, out);
-            }
+            Early::Held { at, stop } => self.step(tid, &stop, at, out),
             Early::Gone { at, ending } => self.ended(tid, ending, at, None, None, out),
         }
     }
