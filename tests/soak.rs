@@ -1,5 +1,6 @@
-//! A tenth of what benches/soak does: crowds of processes, threads and deaths are counted exactly,
-//! and the tracer grows neither in memory nor in descriptors while they come and go.
+//! A tenth of what benches/soak does, and as many threads at once: crowds of processes, threads and
+//! deaths are counted exactly, and the tracer grows neither in memory nor in descriptors while they
+//! come and go.
 
 #[path = "../fixtures/board.rs"]
 mod board;
@@ -110,10 +111,10 @@ fn a_thousand_threads() {
 }
 
 #[test]
-fn a_hundred_threads_at_once() {
-    let Some(record) = soak("concurrent", 100, false) else { return };
-    assert_tree(&record, 1, 101);
-    for (name, calls) in [("clone", 100), ("exit", 100), ("exit_group", 1)] {
+fn a_thousand_threads_at_once() {
+    let Some(record) = soak("concurrent", 1000, false) else { return };
+    assert_tree(&record, 1, 1001);
+    for (name, calls) in [("clone", 1000), ("exit", 1000), ("exit_group", 1)] {
         assert_row(&record, name, calls, 0);
     }
 }

@@ -46,28 +46,29 @@ pub struct Waited {
 /// kernel's queue until the task is resumed: that saves a call where no other
 /// task could be waiting behind it; where one could, `take` it.
 pub fn wait(take: bool) -> io::Result<Option<Waited>> {
-    poll_then_sleep(libc::P_ALL, 0, take)
+    poll_then_sleep(|flags| look(libc::P_ALL, 0, libc::WSTOPPED | flags, take))
 }
 
 /// The same for child `pid` only.
 pub fn poll_for(pid: i32) -> io::Result<Option<Waited>> {
-    poll_then_sleep(libc::P_PID, pid, false)
+    poll_then_sleep(|flags| look(libc::P_PID, pid, libc::WSTOPPED | flags, false))
 }
 
-fn poll_then_sleep(kind: libc::idtype_t, id: i32, take: bool) -> io::Result<Option<Waited>> {
+/// Looks with `WNOHANG`, for a while; then without.
+fn poll_then_sleep<T>(look: impl Fn(i32) -> io::Result<Option<T>>) -> io::Result<Option<T>> {
     let skip = SKIP.load(Relaxed);
     if skip > 0 {
         SKIP.store(skip - 1, Relaxed);
-        return look(kind, id, libc::WSTOPPED, take);
+        return look(0);
     }
     let begun = now();
     let mut before = begun;
     while before.saturating_sub(begun) < POLL {
-        if let Some(waited) = look(kind, id, libc::WSTOPPED | libc::WNOHANG, take)? {
+        if let Some(found) = look(libc::WNOHANG)? {
             if before != begun {
                 PENALTY.store(LEAST_SKIP, Relaxed); // It paid.
             }
-            return Ok(Some(waited));
+            return Ok(Some(found));
         }
         // SAFETY: it takes nothing and only gives others their turn.
         unsafe { libc::sched_yield() };
@@ -82,7 +83,7 @@ fn poll_then_sleep(kind: libc::idtype_t, id: i32, take: bool) -> io::Result<Opti
         }
         before = after;
     }
-    look(kind, id, libc::WSTOPPED, take)
+    look(0)
 }
 
 /// Waits for child `pid` only, without polling.
@@ -95,6 +96,89 @@ pub fn take_stop() -> io::Result<Option<Waited>> {
     let flags = libc::__WALL | libc::WSTOPPED | libc::WNOHANG;
     let info = waitid(libc::P_ALL, 0, flags)?;
     Ok((info.tid != 0).then(|| info.stopped(true)))
+}
+
+/// Takes what one task has to report, or `None`.
+pub fn take_from(tid: i32) -> io::Result<Option<Waited>> {
+    look(libc::P_PID, tid, libc::WSTOPPED | libc::WNOHANG, true)
+}
+
+/// Who has something to report, by SIGCHLD: a wait for any of thousands of
+/// tracees asks each of them, this none. While it lives the signal is blocked,
+/// and so kept.
+#[derive(Debug)]
+pub struct Bell {
+    before: libc::sigset_t,
+    /// When nobody else had anything to report.
+    quiet: Nanos,
+}
+
+impl Bell {
+    /// A signal that is pending already takes in those that follow: for how long
+    /// one can be trusted to name everybody, ns.
+    const TRUST: Nanos = 4_000_000;
+
+    /// Blocks SIGCHLD. Nothing is known yet of who reported before.
+    pub fn hang() -> Self {
+        let set = child_signal();
+        // SAFETY: all-zero bytes are a valid set, which the kernel fills.
+        let before = unsafe {
+            let mut before = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            before
+        };
+        Self { before, quiet: 0 }
+    }
+
+    /// Nobody had anything to report just now.
+    pub fn all_is_quiet(&mut self) {
+        self.quiet = now();
+    }
+
+    /// Whether it is time to ask everybody.
+    pub fn is_stale(&self) -> bool {
+        now().saturating_sub(self.quiet) > Self::TRUST
+    }
+
+    /// Waits for the next who reports; `None` when nobody has for a while. EINTR
+    /// is the caller's to judge.
+    pub fn next(&self) -> io::Result<Option<i32>> {
+        poll_then_sleep(|flags| {
+            let set = child_signal();
+            let nap = if flags == 0 { Self::TRUST } else { 0 };
+            let time = libc::timespec { tv_sec: 0, tv_nsec: nap as libc::c_long };
+            // SAFETY: all-zero bytes are a valid siginfo_t, which the kernel fills.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the set, the siginfo and the time live through the call.
+            if unsafe { libc::sigtimedwait(&raw const set, &raw mut info, &raw const time) } > 0 {
+                // SAFETY: every SIGCHLD has it; one sent by kill names its sender.
+                return Ok(Some(unsafe { info.si_pid() }));
+            }
+            match io::Error::last_os_error() {
+                e if e.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
+                e => Err(e),
+            }
+        })
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // SAFETY: restores what `hang` found.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
+        }
+    }
+}
+
+fn child_signal() -> libc::sigset_t {
+    // SAFETY: the set is emptied before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        set
+    }
 }
 
 /// Takes the report of one task that was looked at only. It may be another by
