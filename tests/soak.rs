@@ -2,12 +2,10 @@
 //! deaths are counted exactly, and the tracer grows neither in memory nor in descriptors while they
 //! come and go.
 
-#[path = "../fixtures/board.rs"]
-mod board;
 mod support;
 
-use board::{Board, Word, field, state};
 use coldtrace::record::Record;
+use support::board::{Board, Word, field, state};
 use support::fixture::built;
 use support::process::start;
 use support::{Scratch, count_json, read_record, table};

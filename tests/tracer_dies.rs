@@ -9,11 +9,11 @@
 //! with EINTR (signal(7): epoll_wait, semop, ...) ends if the tracer dies in the moment before it is
 //! made to go on.
 
-#[path = "../fixtures/board.rs"]
-mod board;
 mod support;
 
-use board::{Board, Word, assert_untraced, field, is_traced, reach_state, state, tids, until};
+use support::board::{
+    Board, Word, assert_untraced, field, is_traced, reach_state, state, tids, until,
+};
 use support::fixture::built;
 use support::process::{Running, start};
 use support::{Scratch, coldtrace, count_json};

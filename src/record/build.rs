@@ -57,7 +57,7 @@ impl Record {
             events_lost: traced.lost,
             filter: filter.into(),
             filter_reason,
-            notes: traced.notes.clone(),
+            notes: traced.notes.iter().cloned().chain(refused_ptrace(&rows)).collect(),
         };
         Self {
             schema: SCHEMA.into(),
@@ -92,6 +92,22 @@ impl Record {
             processes: None,
         }
     }
+}
+
+/// Why the command's own tracing failed: a process has one tracer at most.
+fn refused_ptrace(rows: &[SyscallRow]) -> Option<String> {
+    let refused: u64 = rows
+        .iter()
+        .filter(|row| row.name == "ptrace")
+        .filter_map(|row| row.errors.get("EPERM"))
+        .sum();
+    (refused > 0).then(|| {
+        format!(
+            "the command tried to trace (a debugger, strace, LeakSanitizer) and was refused {}: \
+             coldtrace is the one tracer that a process can have",
+            if refused == 1 { "once".into() } else { format!("{refused} times") }
+        )
+    })
 }
 
 impl Run {

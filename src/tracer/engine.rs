@@ -15,6 +15,7 @@ use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, Bell, Waited, now};
 use super::launch::{Launched, Reports};
 use super::limits::{Due, Limits, Spent};
+use super::privilege;
 use super::session::{FilterState, Options};
 use super::signals::{Guard, Request};
 use super::stop::{Stop, ending};
@@ -61,6 +62,7 @@ pub struct Engine<'a, 'o> {
     /// Stops that could not be understood.
     lost: u64,
     batches: u64,
+    takes_no_privilege: bool,
     /// Among very many tracees.
     bell: Option<Bell>,
     /// CPU time of processes that have ended, ns.
@@ -140,6 +142,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             lost: 0,
             batches: 0,
             bell: None,
+            takes_no_privilege: privilege::is_harmless(),
             spent: 0,
             filter,
             notes: Vec::new(),
@@ -356,6 +359,11 @@ impl<'a, 'o> Engine<'a, 'o> {
                 self.patched.remove(&former);
                 self.patched.remove(&tid);
                 self.hear_the_launcher();
+                if !self.takes_no_privilege
+                    && let Some(note) = privilege::taken_from(tid)
+                {
+                    self.note(note);
+                }
             }
             Stop::Entry(entry) | Stop::Seccomp(entry) => self.keep_traced(tid, &entry),
             // An interrupted call keeps its patch until it has returned.

@@ -18,6 +18,7 @@ mod kernel;
 mod launch;
 mod limits;
 mod memory;
+mod privilege;
 mod proc;
 mod repair;
 #[cfg(debug_assertions)]

@@ -6,6 +6,7 @@
 
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod board;
 pub mod fixture;
 pub mod process;
 pub mod stops;
@@ -138,4 +139,27 @@ impl Drop for Scratch {
         // Kept where it cannot be removed: a test's verdict does not hang on it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// `setpriv` to an ordinary user, or none after saying why not.
+pub fn nobody() -> Option<Command> {
+    if !is_root() {
+        skip("only root can become somebody else");
+        return None;
+    }
+    if find_program("setpriv").is_none() {
+        skip("no setpriv");
+        return None;
+    }
+    let command = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
+        command
+    };
+    let finished = process::finish(command().arg("test").arg("-x").arg(coldtrace_path()));
+    if finished.code() != Some(0) {
+        skip("an ordinary user cannot get at the program under test");
+        return None;
+    }
+    Some(command())
 }

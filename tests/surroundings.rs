@@ -1,0 +1,193 @@
+//! Where the tracer runs: as PID 1 of a container, without root among set-user-id programs, with core
+//! dumps on.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use support::board::{child_running, state, until};
+use support::fixture::built;
+use support::process::{finish, start};
+use support::{Scratch, coldtrace, coldtrace_path, find_program, is_root, nobody, read_record};
+use support::{skip, table};
+
+// ---- PID 1 ----
+
+/// coldtrace as PID 1 of a PID namespace of its own; its words are to follow.
+fn as_pid_1() -> Option<Command> {
+    if !is_root() || find_program("unshare").is_none() {
+        skip("a PID namespace needs root and unshare");
+        return None;
+    }
+    let namespace = || {
+        let mut command = Command::new("unshare");
+        command.args(["-pf", "--mount-proc"]);
+        command
+    };
+    if finish(namespace().arg("true")).code() != Some(0) {
+        skip("no PID namespace here");
+        return None;
+    }
+    let mut command = namespace();
+    command.arg(coldtrace_path());
+    Some(command)
+}
+
+#[test]
+fn as_pid_1_it_ends_with_the_commands_status_or_128_and_its_signal() {
+    for (script, code) in
+        [("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143), ("kill -SEGV $$", 139)]
+    {
+        let Some(mut command) = as_pid_1() else { return };
+        let scratch = Scratch::new("pid1-end");
+        let report = scratch.path("report");
+        command.args(["count", "-o"]).arg(&report).args(["--", "sh", "-c", script]);
+        let finished = finish(&mut command);
+        finished.assert_code(code);
+        let table = std::fs::read_to_string(&report).unwrap_or_default();
+        assert!(table.contains("execve"), "{script}: no table: {finished}");
+    }
+}
+
+#[test]
+fn as_pid_1_it_reaps_orphans_and_passes_signals_on() {
+    let Some(mut command) = as_pid_1() else { return };
+    let scratch = Scratch::new("pid1-signal");
+    let (report, ready) = (scratch.path("report.json"), scratch.path("ready"));
+    // The subshell's child is an orphan: it comes to PID 1, which counts it to its end.
+    let script = format!(
+        "(sh -c 'exit 5' & exit 0); trap 'exit 9' USR1; : > {}; while :; do sleep 0.05; done",
+        ready.display()
+    );
+    command.args(["count", "--json", "-o"]).arg(&report).args(["--", "sh", "-c", &script]);
+    let running = start(&mut command);
+    until("the command to be ready", || ready.exists().then_some(()));
+    let pid_1 = child_running(running.pid(), "coldtrace");
+    // SAFETY: kill takes two numbers; the process is there until its parent reaps it.
+    unsafe { libc::kill(pid_1, libc::SIGUSR1) };
+    let finished = running.finish();
+    finished.assert_code(9);
+    let record = read_record(&report, &finished);
+    assert_eq!(table::contradictions(&record), Vec::<String>::new(), "{finished}");
+    assert!(record.tree.is_some_and(|tree| tree.processes >= 3), "{finished}");
+}
+
+#[test]
+fn stale_orphans_do_not_disturb_the_counts_of_pid_1() {
+    let Some(mut command) = as_pid_1() else { return };
+    if find_program("nsenter").is_none() {
+        return skip("no nsenter");
+    }
+    if !Path::new("/proc/sys/kernel/ns_last_pid").exists() {
+        return skip("no CONFIG_CHECKPOINT_RESTORE: pids cannot be made to come again");
+    }
+    let scratch = Scratch::new("pid1");
+    let (report, ready, go) =
+        (scratch.path("report.json"), scratch.path("ready"), scratch.path("go"));
+    // Orphans get pids from 2000 on, and so do the command's processes after them.
+    let script = format!(
+        "echo 1999 > /proc/sys/kernel/ns_last_pid; : > {}
+         while ! [ -e {} ]; do sleep 0.05; done
+         echo 1990 > /proc/sys/kernel/ns_last_pid
+         for i in $(seq 300); do /bin/true; done
+         echo pids to $(sh -c 'echo $$'); exit 7",
+        ready.display(),
+        go.display()
+    );
+    command.args(["count", "--json", "-o"]).arg(&report).args(["--", "sh", "-c", &script]);
+    let running = start(&mut command);
+    until("the command in the namespace", || {
+        let there = ready.exists() || state(running.pid()) == 'Z';
+        there.then_some(())
+    });
+    if !ready.exists() {
+        return skip(&format!("no PID namespace here: {}", running.finish()));
+    }
+    let pid_1 = child_running(running.pid(), "coldtrace").to_string();
+    let orphans = "for i in $(seq 120); do (/bin/true &); done";
+    finish(Command::new("nsenter").args(["-t", &pid_1, "-p", "-m", "sh", "-c", orphans]))
+        .assert_code(0);
+    // What is not older might be a process's own end: time has to pass, whatever happens in it.
+    sleep(Duration::from_millis(1200));
+    std::fs::write(&go, "").expect("scratch can be written");
+    let finished = running.finish();
+    finished.assert_code(7);
+    let record = read_record(&report, &finished);
+    assert_eq!(table::contradictions(&record), Vec::<String>::new(), "{finished}");
+    // Each makes its processes by these; a shell that waits sleeps in more of them.
+    let made: u64 = ["clone", "clone3", "fork", "vfork"]
+        .iter()
+        .filter_map(|name| table::row(&record, name))
+        .map(|row| row.calls - row.error_count())
+        .sum();
+    let processes = record.tree.as_ref().map_or(0, |tree| tree.processes);
+    assert!(made >= 300, "{}", table::render(&record));
+    assert_eq!(processes, made + 1, "{}\n{finished}", table::render(&record));
+}
+
+// ---- privileges ----
+
+#[test]
+fn a_set_user_id_program_runs_without_its_privilege_and_the_record_says_so() {
+    let Some(mut nobody) = nobody() else { return };
+    let Some(id) = find_program("id") else { return skip("no id") };
+    let scratch = Scratch::new("set-user-id");
+    let (copy, report) = (scratch.path("id"), scratch.path("report.json"));
+    std::fs::copy(id, &copy).expect("scratch can be written");
+    std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o4755)).expect("it is ours");
+    std::fs::write(&report, "").expect("scratch can be written");
+    std::fs::set_permissions(&report, PermissionsExt::from_mode(0o666)).expect("it is ours");
+    nobody.arg(coldtrace_path()).args(["count", "--json", "-o"]).arg(&report);
+    let finished = finish(nobody.arg("--").arg(&copy).arg("-u"));
+    finished.assert_code(0);
+    assert_eq!(finished.out(), "65534\n", "{finished}");
+    let notes = read_record(&report, &finished).measurement.notes;
+    let copy = copy.display().to_string();
+    let said = |note: &String| note.contains(&copy) && note.contains("set-user-id");
+    assert!(notes.iter().any(said), "{notes:?}");
+}
+
+#[test]
+fn a_command_that_would_trace_is_refused_and_the_summary_says_why() {
+    let Some(program) = built("ptrace-refused") else { return };
+    let finished = finish(coldtrace("count").arg("--").arg(&program.path));
+    finished.assert_code(0);
+    let said = "the command tried to trace";
+    assert!(finished.err().contains(said) && finished.err().contains("4 times"), "{finished}");
+}
+
+// ---- core dumps ----
+
+#[test]
+fn a_command_that_dumps_core_leaves_one_core_and_coldtrace_none() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.contains(['|', '/']) {
+        return skip("cores go elsewhere here");
+    }
+    let scratch = Scratch::new("core");
+    let report = scratch.path("report");
+    let script = format!(
+        "ulimit -c unlimited; cd {}; {} count -o {} -- sh -c 'kill -SEGV $$'; echo $?",
+        scratch.path(".").display(),
+        coldtrace_path().display(),
+        report.display()
+    );
+    let finished = finish(Command::new("sh").args(["-c", &script]));
+    assert!(finished.out().ends_with("139\n"), "{finished}");
+    let entries = std::fs::read_dir(scratch.path(".")).expect("scratch is there").flatten();
+    let cores: Vec<_> =
+        entries.filter(|e| e.file_name().to_string_lossy().starts_with("core")).collect();
+    if cores.is_empty() {
+        return skip("no core was written here");
+    }
+    assert_eq!(cores.len(), 1, "{cores:?}");
+    // A core begins with notes that name the process and its arguments.
+    let core = std::fs::read(cores[0].path()).expect("it is ours");
+    let notes = String::from_utf8_lossy(&core[..core.len().min(4096)]).into_owned();
+    assert!(notes.contains("sh\0") && notes.contains("kill -SEGV"), "{notes}");
+    assert!(!notes.contains("coldtrace"), "a core of coldtrace");
+}
