@@ -142,6 +142,7 @@ impl Bell {
 
     /// Waits for the next who reports; `None` when nobody has for a while. EINTR
     /// is the caller's to judge.
+    #[allow(clippy::unused_self)] // Only while it is blocked.
     pub fn next(&self) -> io::Result<Option<i32>> {
         poll_then_sleep(|flags| {
             let set = child_signal();
