@@ -70,6 +70,8 @@ impl Record {
             syscalls: Some(rows),
             groups: None,
             processes: None,
+            files: None,
+            mapped: None,
         }
     }
 
@@ -90,6 +92,8 @@ impl Record {
             syscalls: None,
             groups: None,
             processes: None,
+            files: None,
+            mapped: None,
         }
     }
 }

@@ -2,9 +2,11 @@
 //! directory that it lives in.
 
 mod build;
+mod files;
 mod rundir;
 mod types;
 
 pub use build::{Observed, syscall_rows};
+pub use files::*;
 pub use rundir::{ReadError, RunDir, RunDirError, read};
 pub use types::*;

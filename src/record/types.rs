@@ -6,6 +6,8 @@
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
+use super::files::{Files, MappedFile};
+
 /// The schema this version writes; a reader accepts any minor of major 1.
 pub const SCHEMA: &str = "coldtrace.record/1";
 
@@ -36,6 +38,12 @@ pub struct Record {
     /// One entry a process, in order of start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<Process>>,
+    /// Every path: opened, asked about, looked for in vain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Files>,
+    /// Every file that was mapped executable, in order of first use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped: Option<Vec<MappedFile>>,
 }
 
 /// The program that wrote a record.
