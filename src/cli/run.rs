@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use coldtrace::observe::{By, Counts, Processes, Statuses};
-use coldtrace::record::{Observed, Record, Run, RunDir};
+use coldtrace::observe::{By, Counts, Paths, Processes, Statuses};
+use coldtrace::record::{Files, MappedFile, Observed, Record, Run, RunDir};
 use coldtrace::render;
-use coldtrace::tracer::{Ending, Options, run_untraced, was_closed};
+use coldtrace::tracer::{Ending, Observer, Options, run_untraced, was_closed};
 
 use super::end::{End, Failure, OWN_FAILURE};
 use super::options::{Target, Tracing};
@@ -39,6 +39,9 @@ pub struct Args {
     /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
     #[arg(long)]
     split: bool,
+    /// Keep of each opened path where it led, if that is elsewhere
+    #[arg(long)]
+    resolve: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -67,6 +70,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         statuses: args.tracing.statuses()?,
         split: args.split,
         trace: !args.no_trace,
+        resolve: args.resolve,
     };
     let start = run.start.parse().map_err(Failure::own)?;
     let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
@@ -131,6 +135,7 @@ struct How<'a> {
     statuses: Statuses,
     split: bool,
     trace: bool,
+    resolve: bool,
 }
 
 impl How<'_> {
@@ -143,14 +148,24 @@ impl How<'_> {
         }
         let mut counts = Counts::new(By::Process, self.split, self.statuses);
         let mut processes = Processes::full();
-        let (traced, cost) =
-            self.tracing.trace(&target, &self.options, &mut [&mut counts, &mut processes])?;
+        let mut paths = Paths::new(self.resolve);
+        let mut observers: Vec<&mut dyn Observer> = vec![&mut counts, &mut processes];
+        // Of some calls only, a listing would not be one.
+        let all = self.options.calls.is_all();
+        if all {
+            observers.push(&mut paths);
+        }
+        let (traced, cost) = self.tracing.trace(&target, &self.options, &mut observers)?;
         let end = target.end(&traced);
         drop(target);
         let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
         let mut record = Record::of_traced(run, &seen);
         self.tracing.note_selection(&mut record.measurement);
         record.processes = Some(seen.process_list());
+        if all {
+            record.mapped = Some(MappedFile::all(&paths, traced.started));
+            record.files = Some(Files::of(&mut paths, traced.started));
+        }
         Ok((record, end))
     }
 }

@@ -203,7 +203,7 @@ impl Observer for Processes {
         }
         let full = self.depth == Depth::Full;
         match *event {
-            Event::ProcessStarted { process, thread, pid, parent, image, vfork, at } => {
+            Event::ProcessStarted { process, thread, pid, parent, image, vfork, at, .. } => {
                 self.processes.insert(
                     process,
                     ProcessEntry {
@@ -222,7 +222,7 @@ impl Observer for Processes {
                 );
                 self.start(thread, pid, at, process);
             }
-            Event::ThreadStarted { process, thread, tid, at } => {
+            Event::ThreadStarted { process, thread, tid, at, .. } => {
                 self.start(thread, tid, at, process);
             }
             Event::Execing { process, tid } if full => {
@@ -267,7 +267,7 @@ impl Observer for Processes {
                     p.own = own;
                 }
             }
-            Event::Execing { .. } | Event::ThreadExiting { .. } => {}
+            Event::Execing { .. } | Event::ThreadExiting { .. } | Event::Entered { .. } => {}
         }
     }
 }

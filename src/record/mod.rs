@@ -3,6 +3,7 @@
 
 mod build;
 mod files;
+mod listing;
 mod rundir;
 mod types;
 

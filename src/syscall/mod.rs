@@ -89,6 +89,11 @@ impl Abi {
         }
     }
 
+    /// The calls of its table that have a name.
+    pub fn calls(self) -> impl Iterator<Item = Sys> {
+        table::known(self).map(move |(number, _)| Sys::new(self, number))
+    }
+
     /// The ABI of that [name](Self::name).
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|abi| abi.name() == name)

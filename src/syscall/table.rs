@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 use super::Abi;
 
 const CALLS_TEXT: &str = include_str!("../../syscall-tables/calls.txt");
+const KINDS_TEXT: &str = include_str!("../../syscall-tables/kinds.txt");
 const NUMBERS_TEXT: &str = include_str!("../../syscall-tables/numbers.txt");
 
 /// Numbers from here on are not looked up. The highest in use is 547 (x32).
@@ -250,6 +251,11 @@ pub struct CallInfo {
     pub args: [Role; 6],
     /// What it returns on success.
     pub returns: ReturnRole,
+    /// What it does to a file, in one word: that of several calls alike, or its
+    /// own name.
+    pub kind: &'static str,
+    /// Between which arguments it moves bytes, if it does: (from, to).
+    pub moves: Option<(usize, usize)>,
 }
 
 impl CallInfo {
@@ -277,6 +283,24 @@ static CALLS: LazyLock<Calls> = LazyLock::new(|| {
     calls
 });
 
+/// The words of kinds.txt by call.
+static KINDS: LazyLock<HashMap<&'static str, Kind>> = LazyLock::new(|| {
+    let mut kinds = HashMap::new();
+    for line in data_lines(KINDS_TEXT) {
+        let mut words = line.split_ascii_whitespace();
+        let Some(kind) = words.next() else { continue };
+        for word in words {
+            let (name, moves) = word.split_once(':').unwrap_or((word, ""));
+            let moves = moves.split_once('>');
+            let moves = moves.and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+            kinds.insert(name, (kind, moves));
+        }
+    }
+    kinds
+});
+
+type Kind = (&'static str, Option<(usize, usize)>);
+
 /// The lines of a data file, without comments and blank lines.
 fn data_lines(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.lines()
@@ -300,7 +324,8 @@ fn parse_line(line: &'static str) -> Option<(Option<Abi>, CallInfo)> {
     for word in words {
         *places.next()? = Role::from_word(word)?;
     }
-    let info = CallInfo { name, classes, args, returns };
+    let (kind, moves) = KINDS.get(name).copied().unwrap_or((name, None));
+    let info = CallInfo { name, classes, args, returns, kind, moves };
     Some((abi, info))
 }
 

@@ -66,6 +66,26 @@ fn every_line_is_understood_and_belongs_to_a_call() {
 }
 
 #[test]
+fn kinds_name_calls_that_are_there_once_each() {
+    let words = || data_lines(KINDS_TEXT).flat_map(|line| line.split_ascii_whitespace().skip(1));
+    for word in words() {
+        let name = word.split(':').next().unwrap();
+        assert!(info(name).is_some(), "{name} is no call");
+        let times = words().filter(|other| other.split(':').next() == Some(name)).count();
+        assert_eq!(times, 1, "{name} has two kinds");
+    }
+    // Whoever moves bytes moves them between descriptors.
+    for call in lines().filter(|call| call.kind == "move") {
+        let (from, to) = call.moves.unwrap();
+        assert_eq!((call.args[from], call.args[to]), (Role::Fd, Role::Fd), "{}", call.name);
+        assert_eq!(call.returns, ReturnRole::Bytes, "{}", call.name);
+    }
+    for call in lines().filter(|call| matches!(call.kind, "read" | "write")) {
+        assert_eq!(call.args[0], Role::Fd, "{}", call.name);
+    }
+}
+
+#[test]
 fn every_number_line_is_used() {
     for line in data_lines(NUMBERS_TEXT) {
         let words: Vec<&str> = line.split(' ').collect();

@@ -8,6 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
+use crate::syscall::CallSet;
+
 use super::attach::seize_all;
 use super::calibrate::Cost;
 use super::error::{Error, os, reason};
@@ -107,6 +109,7 @@ impl<'a, 'o> Engine<'a, 'o> {
         filter: FilterState,
         observers: &'a mut [&'o mut dyn Observer],
     ) -> Self {
+        let needed = observers.iter().fold(CallSet::none(), |needed, o| needed.union(&o.needs()));
         let mut limits = Limits::default();
         let start = now();
         if let Some(timeout) = options.timeout {
@@ -116,7 +119,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             limits.let_go_after(start, duration);
         }
         Self {
-            tasks: Tasks::new(options.calls.clone()),
+            tasks: Tasks::new(options.calls.clone(), needed),
             root,
             launched: None,
             reports: Reports::default(),

@@ -1,6 +1,6 @@
 //! What happened to the program: the only thing collectors are told.
 
-use crate::syscall::Sys;
+use crate::syscall::{CallSet, Sys};
 
 /// Nanoseconds on `CLOCK_MONOTONIC`.
 pub type Nanos = u64;
@@ -147,6 +147,8 @@ pub enum Event {
         pid: i32,
         /// Who created it; `None` for the root or where it could not be told.
         parent: Option<ProcessId>,
+        /// Which thread created it, where the kernel told; it is in that call.
+        by: Option<ThreadId>,
         /// What it runs.
         image: ImageId,
         /// Whether it shares its parent's memory until it execs (vfork).
@@ -173,6 +175,24 @@ pub enum Event {
         thread: ThreadId,
         /// Its tid.
         tid: i32,
+        /// Which thread created it, where the kernel told; it is in that call.
+        by: Option<ThreadId>,
+        /// When.
+        at: Nanos,
+    },
+    /// A call enters that an observer needs the arguments of: what they point at
+    /// is still there. Told again when an interrupted call is issued again.
+    Entered {
+        /// The process.
+        process: ProcessId,
+        /// The thread that makes it.
+        thread: ThreadId,
+        /// Its tid.
+        tid: i32,
+        /// What it asks for.
+        sys: Sys,
+        /// The arguments as registers hold them.
+        args: [u64; 6],
         /// When.
         at: Nanos,
     },
@@ -240,4 +260,9 @@ pub enum Event {
 pub trait Observer {
     /// Takes one event.
     fn event(&mut self, event: &Event);
+
+    /// The calls of which it needs the arguments, and so [`Event::Entered`].
+    fn needs(&self) -> CallSet {
+        CallSet::none()
+    }
 }

@@ -1,4 +1,4 @@
-//! Reading and writing a tracee's memory.
+//! Reading and writing the memory of a stopped tracee.
 
 use std::io;
 
@@ -25,8 +25,33 @@ pub fn read(tid: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// Longest path that the kernel takes, its NUL included (linux/limits.h).
+pub const PATH_MAX: usize = 4096;
+
+/// The string at `address` of `tid`, without its NUL; at most `most` bytes of
+/// it. It is read page by page: what follows its last page may not be mapped.
+/// `None` where it cannot be read to its end.
+pub fn read_string(tid: i32, address: u64, most: usize) -> Option<Vec<u8>> {
+    const PAGE: u64 = 4096;
+    let mut string = Vec::new();
+    let mut at = address;
+    while string.len() < most {
+        let length = (PAGE - at % PAGE).min((most - string.len()) as u64) as usize;
+        let mut page = [0; PAGE as usize];
+        let read = read(tid, at, page.get_mut(..length)?).ok().filter(|&n| n > 0)?;
+        let part = page.get(..read)?;
+        if let Some(end) = part.iter().position(|&byte| byte == 0) {
+            string.extend_from_slice(part.get(..end)?);
+            return Some(string);
+        }
+        string.extend_from_slice(part);
+        at = at.checked_add(read as u64)?;
+    }
+    Some(string)
+}
+
 /// Writes all of `from` at `address` of `tid`, through /proc/TID/mem.
-pub fn write(tid: i32, address: u64, from: &[u8]) -> io::Result<()> {
+pub(super) fn write(tid: i32, address: u64, from: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     let mem = std::fs::OpenOptions::new().write(true).open(format!("/proc/{tid}/mem"))?;
     mem.write_all_at(from, address)

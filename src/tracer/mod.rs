@@ -17,7 +17,7 @@ mod inject;
 mod kernel;
 mod launch;
 mod limits;
-mod memory;
+pub mod memory;
 mod privilege;
 mod proc;
 mod repair;

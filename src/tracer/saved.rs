@@ -72,7 +72,7 @@ mod tests {
 
     /// Replays a sequence; gives the rows, and how many processes and threads began.
     fn replay(lines: impl Iterator<Item = String>) -> (Vec<Row>, u64, u64) {
-        let mut tasks = Tasks::new(CallSet::all());
+        let mut tasks = Tasks::new(CallSet::all(), CallSet::none());
         let mut rows: BTreeMap<(String, String), Row> = BTreeMap::new();
         let (mut processes, mut threads) = (0, 0);
         let mut out = Outbox::default();

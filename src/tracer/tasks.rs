@@ -81,6 +81,8 @@ pub struct Tasks {
     early: HashMap<i32, Early>,
     /// Calls that collectors are told of.
     wanted: CallSet,
+    /// Calls of which they are told at the entry too.
+    needed: CallSet,
     next_process: u32,
     next_thread: u32,
     next_image: u32,
@@ -93,12 +95,13 @@ pub struct Tasks {
 
 impl Tasks {
     /// An empty tree.
-    pub fn new(wanted: CallSet) -> Self {
+    pub fn new(wanted: CallSet, needed: CallSet) -> Self {
         Self {
             slots: HashMap::new(),
             groups: HashMap::new(),
             early: HashMap::new(),
             wanted,
+            needed,
             next_process: 0,
             next_thread: 0,
             next_image: 0,
@@ -110,7 +113,7 @@ impl Tasks {
 
     /// Adds the launcher's child, seized and not yet at its exec.
     pub fn launch(&mut self, pid: i32, follow: Follow, at: Nanos, out: &mut Outbox) {
-        self.add_process(pid, None, false, follow, at, out);
+        self.add_process(pid, None, None, false, follow, at, out);
         if let Some(slot) = self.slots.get_mut(&pid) {
             slot.task = Task::launching(follow);
         }
@@ -130,7 +133,7 @@ impl Tasks {
         order.sort_by_key(|&tid| (tid != pid, tid));
         for (i, tid) in order.into_iter().enumerate() {
             if i > 0 {
-                self.start_thread(tid, process, at, out);
+                self.start_thread(tid, process, None, at, out);
             } else {
                 let thread = self.add_thread(tid, process, image, follow);
                 if let Some(group) = self.groups.get_mut(&process) {
@@ -141,6 +144,7 @@ impl Tasks {
                     thread,
                     pid,
                     parent: None,
+                    by: None,
                     image,
                     vfork: false,
                     at,
@@ -340,6 +344,7 @@ impl Tasks {
         &mut self,
         pid: i32,
         parent: Option<ProcessId>,
+        by: Option<ThreadId>,
         vfork: bool,
         follow: Follow,
         at: Nanos,
@@ -352,7 +357,7 @@ impl Tasks {
         let thread = self.add_thread(pid, process, image, follow);
         self.groups
             .insert(process, Group { pid, image, live: 1, follow, signals: 0, stopping: false });
-        let started = Event::ProcessStarted { process, thread, pid, parent, image, vfork, at };
+        let started = Event::ProcessStarted { process, thread, pid, parent, by, image, vfork, at };
         out.events.push(started);
     }
 
@@ -386,12 +391,19 @@ impl Tasks {
         Some(slot)
     }
 
-    fn start_thread(&mut self, tid: i32, process: ProcessId, at: Nanos, out: &mut Outbox) {
+    fn start_thread(
+        &mut self,
+        tid: i32,
+        process: ProcessId,
+        by: Option<ThreadId>,
+        at: Nanos,
+        out: &mut Outbox,
+    ) {
         let Some(group) = self.groups.get_mut(&process) else { return };
         group.live += 1;
         let (follow, image) = (group.follow, group.image);
         let thread = self.add_thread(tid, process, image, follow);
-        out.events.push(Event::ThreadStarted { process, thread, tid, at });
+        out.events.push(Event::ThreadStarted { process, thread, tid, by, at });
     }
 
     fn advance(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
@@ -408,12 +420,20 @@ impl Tasks {
         {
             group.stopping = stopping;
         }
+        let was_inside = slot.task.current().is_some();
         let (wanted, events) = (&self.wanted, &mut out.events);
         let mut filtered = false;
         let action = slot.task.step(stop, at, &mut |settled| {
             filtered |= installs_filter(&settled);
             tell(wanted, events, caller, &settled);
         });
+        if let Stop::Entry(entry) | Stop::Seccomp(entry) = stop
+            && self.needed.contains(entry.sys)
+            && (matches!(stop, Stop::Entry(_)) || !was_inside)
+        {
+            let (sys, args, thread) = (entry.sys, entry.args, caller.1);
+            events.push(Event::Entered { process, thread, tid, sys, args, at });
+        }
         if matches!(stop, Stop::Entry(e) if e.sys.is_exec()) {
             events.push(Event::Execing { process, tid });
         }

@@ -69,7 +69,7 @@ fn exit(value: i64, ip: u64, sp: u64) -> Stop {
 impl Model {
     fn new(choices: Vec<u16>, deadly: bool) -> Self {
         let mut model = Self {
-            tasks: Tasks::new(CallSet::all()),
+            tasks: Tasks::new(CallSet::all(), CallSet::none()),
             threads: BTreeMap::new(),
             next_tid: 101,
             choices,
@@ -379,7 +379,7 @@ fn signal(disposition: Disposition) -> Stop {
 /// creator tells of it: to listen to it then would leave it there for ever.
 #[test]
 fn a_thread_killed_while_it_is_held_is_resumed_from_its_exit_stop() {
-    let mut tasks = Tasks::new(CallSet::all());
+    let mut tasks = Tasks::new(CallSet::all(), CallSet::none());
     let mut out = Outbox::default();
     tasks.launch(1, Follow::Every, 0, &mut out);
     for stop in [Stop::GroupStop { signal: libc::SIGSTOP }, Stop::Exiting { status: 9 }] {
@@ -412,7 +412,7 @@ proptest! {
     fn any_stops_of_any_tasks_are_taken(
         stops in prop::collection::vec((0i32..6, 0u8..13, any::<i64>(), 0u64..4), 0..200)
     ) {
-        let mut tasks = Tasks::new(CallSet::all());
+        let mut tasks = Tasks::new(CallSet::all(), CallSet::none());
         let mut out = Outbox::default();
         tasks.launch(1, Follow::Every, 0, &mut out);
         for (tid, kind, value, sp) in stops {

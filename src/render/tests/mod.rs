@@ -125,6 +125,8 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         syscalls,
         groups: None,
         processes: None,
+        files: None,
+        mapped: None,
     }
 }
 

@@ -38,12 +38,14 @@ impl Tasks {
         match lineage {
             Lineage::ThreadOf(pid) if by_pid(pid).is_some() => {
                 let Some(process) = by_pid(pid) else { return };
-                self.start_thread(tid, process, at, out);
+                self.start_thread(tid, process, None, at, out);
             }
-            Lineage::ThreadOf(_) => self.add_process(tid, None, false, Follow::Every, at, out),
+            Lineage::ThreadOf(_) => {
+                self.add_process(tid, None, None, false, Follow::Every, at, out)
+            }
             Lineage::ChildOf(parent) => {
                 let parent = parent.and_then(by_pid);
-                self.add_process(tid, parent, false, Follow::Every, at, out);
+                self.add_process(tid, parent, None, false, Follow::Every, at, out);
             }
         }
         self.welcome(tid, early, out);
@@ -84,13 +86,14 @@ impl Tasks {
         if self.slots.contains_key(&child) || child <= 0 {
             return; // Adopted before its creator could tell.
         }
-        let Some(parent) = self.slots.get(&creator).map(|s| s.process) else { return };
+        let Some(by) = self.slots.get(&creator) else { return };
+        let (parent, by) = (by.process, Some(by.thread));
         if thread {
-            self.start_thread(child, parent, at, out);
+            self.start_thread(child, parent, by, at, out);
         } else {
             let Some(follow) = self.groups.get(&parent).map(|g| g.follow) else { return };
             let vfork = birth == Birth::Vfork;
-            self.add_process(child, Some(parent), vfork, follow, at, out);
+            self.add_process(child, Some(parent), by, vfork, follow, at, out);
         }
         match self.early.remove(&child) {
             Some(Early::Gone { at: then, .. }) if at.saturating_sub(then) >= STALE => {}
