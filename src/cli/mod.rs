@@ -2,6 +2,7 @@
 
 mod count;
 mod end;
+mod files;
 mod options;
 mod output;
 mod run;
@@ -36,6 +37,8 @@ enum Command {
     Count(count::Args),
     /// Trace once and keep a record: a run directory with the command's output
     Run(run::Args),
+    /// Every path the command opened, asked about or looked for in vain
+    Files(files::Args),
     /// A record as text
     Show(show::Args),
 }
@@ -50,6 +53,7 @@ pub fn main() -> ExitCode {
     let end = match cli.command {
         Command::Count(args) => count::main(&args),
         Command::Run(args) => run::main(&args),
+        Command::Files(args) => files::main(&args),
         Command::Show(args) => show::main(&args),
     };
     end.unwrap_or_else(|failure| {

@@ -75,7 +75,7 @@ pub struct Tracing {
     #[arg(long, hide = true)]
     no_syscall_info: bool,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, required_unless_present = "pids", value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -231,6 +231,9 @@ impl Tracing {
     pub fn target(&self) -> Result<Target, Failure> {
         if !self.pids.is_empty() {
             return Ok(Target::Processes(pids(&self.pids)?));
+        }
+        if self.command.is_empty() {
+            return Err(Failure::own("no command to run was given"));
         }
         let user = self.user.as_deref().map(User::find).transpose().map_err(Failure::own)?;
         let env: Vec<_> = self.env.iter().map(|setting| split_setting(setting)).collect();

@@ -87,18 +87,22 @@ impl Output {
 
     /// Writes the report. A reader that has gone away is a quiet success.
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {
+        self.write_with(|out| out.write_all(text.as_bytes()))
+    }
+
+    /// The same of a report that is too long to be held.
+    pub fn write_with(
+        &mut self,
+        report: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Failure> {
         let (name, written) = match self {
-            Self::Stderr => {
-                ("standard error".into(), write_all(&mut io::stderr(), text.as_bytes()))
-            }
-            Self::Stdout => {
-                ("standard output".into(), write_all(&mut io::stdout(), text.as_bytes()))
-            }
+            Self::Stderr => ("standard error".into(), buffered(&mut io::stderr(), report)),
+            Self::Stdout => ("standard output".into(), buffered(&mut io::stdout(), report)),
             Self::File(path, file) => {
                 // A device or a pipe cannot be cut.
                 let regular = file.metadata().is_ok_and(|m| m.is_file());
                 let cut = if regular { file.set_len(0) } else { Ok(()) };
-                (path.display().to_string(), cut.and_then(|()| write_all(file, text.as_bytes())))
+                (path.display().to_string(), cut.and_then(|()| buffered(file, report)))
             }
         };
         match written {
@@ -113,6 +117,30 @@ impl Output {
 /// Nobody reads any more: the pipe was closed, or the terminal hung up.
 pub fn reader_has_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(libc::EIO)
+}
+
+/// Collects what is written in small parts.
+fn buffered(
+    out: &mut dyn Write,
+    report: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    const MANY: usize = 1 << 16;
+    let mut out = io::BufWriter::with_capacity(MANY, Patient(out));
+    report(&mut out)?;
+    out.flush()
+}
+
+/// Waits where a descriptor that does not block would have it come again.
+struct Patient<'a>(&'a mut dyn Write);
+
+impl Write for Patient<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        write_all(&mut self.0, data).map(|()| data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        write_all(&mut self.0, &[])
+    }
 }
 
 /// Writes all of it, also to a descriptor that somebody has made non-blocking.

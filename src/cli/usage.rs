@@ -40,7 +40,7 @@ pub fn report(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        say("no command given: count, run or show; `coldtrace help` says more");
+        say("no command given: count, run, files or show; `coldtrace help` says more");
         return ExitCode::from(2);
     }
     let text = error.to_string();
@@ -48,10 +48,6 @@ pub fn report(error: &clap::Error) -> ExitCode {
     let mut what = what.strip_prefix("error: ").unwrap_or(what).to_owned();
     if let Some(values) = error.get(ContextKind::ValidValue) {
         what = format!("{what}; known are {values}");
-    }
-    if error.kind() == ErrorKind::MissingRequiredArgument {
-        // The only argument that is required.
-        what = "no command to run was given".into();
     }
     say(&what);
     if let Some(option) = error.get(ContextKind::InvalidArg) {
@@ -67,6 +63,6 @@ pub fn report(error: &clap::Error) -> ExitCode {
         say(&format!("to trace a command: coldtrace count {} ...", command.to_string_lossy()));
     }
     // Where the status is the command's otherwise, 125 cannot be mistaken for it.
-    let as_command = matches!(second, Some("count" | "run"));
+    let as_command = matches!(second, Some("count" | "run" | "files"));
     ExitCode::from(if as_command { OWN_FAILURE } else { 2 })
 }

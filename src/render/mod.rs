@@ -1,12 +1,15 @@
-//! A record as text: the `count` table, its lines below, and `show`.
+//! A record as text: the `count` table, its lines below, the views of `files`,
+//! and `show`.
 //!
-//! Everything here is a function from a record to a string; where it goes,
+//! Everything here is a function from a record to a string (the views of
+//! `files` write row by row instead, there may be a million); where it goes,
 //! and how wide the terminal is, is the caller's business. Three rules hold
 //! for all of it: no line is wider than asked (from some 45 columns on, and
 //! unless columns were asked for that do not fit), no cell of a table is
 //! blank, and nothing out of a record reaches a terminal unescaped.
 
 mod columns;
+mod files;
 mod footer;
 mod grid;
 mod show;
@@ -19,6 +22,10 @@ mod units;
 mod tests;
 
 pub use columns::{Column, SortKey, UnknownWord};
+pub use files::{
+    FileSort, FileSource, Selection, UnknownFileSort, files, files_csv, files_json, files_null,
+    files_search, files_tree, mapped,
+};
 pub use footer::footer;
 pub use show::{processes, show, summary};
 pub use table::{TableOptions, count, groups, native_abi, table};

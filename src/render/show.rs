@@ -1,8 +1,9 @@
 //! `show`: a record as a page of text.
 
-use crate::record::{Outcome, Record};
+use crate::record::{MappedFile, Outcome, Record};
 
 use super::columns::SortKey;
+use super::files::{files_line, mapped_line};
 use super::footer::{
     Totals, Wall, filter, in_parentheses, lost, outlived, over_threads, parallel, repaired,
     selection, wall_ns, watched,
@@ -79,6 +80,10 @@ pub fn summary(record: &Record, width: usize) -> String {
     line("run", run(record, width));
     line("time", time_parts(record));
     line("calls", totals.as_ref().map_or(Vec::new(), |totals| calls(record, totals)));
+    line("files", record.files.as_ref().map_or(Vec::new(), files_line));
+    let room = width.saturating_sub(LABEL);
+    let mapped = |files: &Vec<MappedFile>| mapped_line(files, room);
+    line("mapped", record.mapped.as_ref().map_or(Vec::new(), mapped));
     line("memory", memory(record));
     line("faults", faults(record));
     line("I/O", io(record));

@@ -335,7 +335,7 @@ impl Paths {
                 None => {}
             }
             match info.kind {
-                "open" if by_path => {
+                "open" if by_path && end.errno.is_none() => {
                     if end.succeeded() {
                         let reads = entered.flags & libc::O_ACCMODE as u64 == 0;
                         let more = row.more_mut();

@@ -1,5 +1,9 @@
 //! Hand-made records for the tests of the text output.
 
+mod files;
+mod files_machine;
+mod files_search;
+mod files_tree;
 mod footer;
 mod show;
 mod table;
