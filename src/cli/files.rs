@@ -218,6 +218,7 @@ fn traced(args: &Args) -> Result<End, Failure> {
     }
     if options.calls.is_all() {
         options.calls = Paths::calls();
+        options.fcntl_only_dup = true;
     }
     if args.choice.processes.is_empty() {
         args.choice.selection(None)?; // Wrong words are said before the command runs.

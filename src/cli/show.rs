@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use coldtrace::record::{Record, read};
-use coldtrace::render::{self, Column, SortKey, TableOptions};
+use coldtrace::render::{self, Column, Selection, SortKey, TableOptions};
 
 use super::end::{End, Failure};
 use super::output::Output;
@@ -20,6 +20,12 @@ pub struct Args {
     /// Only the process tree
     #[arg(long)]
     processes: bool,
+    /// Only the paths (`coldtrace files -r RUN` has more views of them)
+    #[arg(long)]
+    files: bool,
+    /// Only the files that were mapped executable, the largest first
+    #[arg(long)]
+    mapped: bool,
     /// Sort the table by: time, calls, errors, min, max, avg, p50, p90, p99,
     /// unfinished, restarts, name, none
     #[arg(short = 'S', long = "summary-sort-by", value_name = "KEY", default_value = "time")]
@@ -72,10 +78,17 @@ fn show(args: &Args) -> Result<End, Failure> {
     };
     let text = if args.json {
         json(args, &record)?
-    } else if args.syscalls || args.processes {
+    } else if args.parts().next().is_some() {
         let mut text = String::new();
         if args.processes {
             text += &render::processes(&record, width);
+        }
+        if args.files {
+            text += &files(&record, &args.run, width)?;
+        }
+        if args.mapped {
+            let mapped = record.mapped.as_deref().ok_or_else(|| missing(&args.run, "mapped"))?;
+            text += &render::mapped(mapped, width);
         }
         if args.syscalls {
             text += &render::count(&record, &table);
@@ -88,15 +101,45 @@ fn show(args: &Args) -> Result<End, Failure> {
     Ok(End::Status(0))
 }
 
+impl Args {
+    /// The parts that were asked for.
+    fn parts(&self) -> impl Iterator<Item = &'static str> {
+        let parts = [
+            (self.syscalls, "syscalls"),
+            (self.processes, "processes"),
+            (self.files, "files"),
+            (self.mapped, "mapped"),
+        ];
+        parts.into_iter().filter_map(|(asked, part)| asked.then_some(part))
+    }
+}
+
+fn files(record: &Record, run: &str, width: usize) -> Result<String, Failure> {
+    let files = record.files.as_ref().ok_or_else(|| missing(run, "files"))?;
+    let mut text = Vec::new();
+    let all = Selection::default();
+    render::files(files, &all, width, &mut text).map_err(Failure::own)?;
+    String::from_utf8(text).map_err(Failure::own)
+}
+
+fn missing(run: &str, part: &str) -> Failure {
+    Failure::own(format_args!(
+        "{run} holds no part {part}: it was taken without tracing, or of some calls only (-e trace=)"
+    ))
+}
+
+/// The record; of several parts an object; one part by itself.
 fn json(args: &Args, record: &Record) -> Result<String, Failure> {
-    let text = match (args.syscalls, args.processes) {
-        (false, false) => serde_json::to_string_pretty(record),
-        (true, false) => serde_json::to_string_pretty(&record.syscalls),
-        (false, true) => serde_json::to_string_pretty(&record.processes),
-        (true, true) => serde_json::to_string_pretty(&serde_json::json!({
-            "syscalls": record.syscalls,
-            "processes": record.processes,
-        })),
+    let whole = serde_json::to_value(record).map_err(Failure::own)?;
+    let part = |name: &str| whole.get(name).cloned().unwrap_or_default();
+    let parts: Vec<&str> = args.parts().collect();
+    let text = match parts[..] {
+        [] => serde_json::to_string_pretty(record),
+        [one] => serde_json::to_string_pretty(&part(one)),
+        _ => {
+            let parts = parts.iter().map(|name| ((*name).to_owned(), part(name)));
+            serde_json::to_string_pretty(&parts.collect::<serde_json::Map<_, _>>())
+        }
     };
     Ok(text.map_err(Failure::own)? + "\n")
 }

@@ -13,6 +13,7 @@ const TRACE: u32 = libc::SECCOMP_RET_TRACE | TRACE_DATA as u32;
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const ARG0_LOW: u32 = 16;
+const ARG1_LOW: u32 = 24;
 
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -57,8 +58,9 @@ impl Filter {
     /// Stops `wanted`, and what the tracer itself must see: a program that
     /// installs a filter, children that would escape by CLONE_UNTRACED, and
     /// calls that an ignored signal ends only under a tracer.
+    /// With `only_dup`, a wanted fcntl stops where it makes a descriptor only.
     /// `None` when the program would be too long for the kernel.
-    pub fn stopping(wanted: &CallSet) -> Option<Self> {
+    pub fn stopping(wanted: &CallSet, only_dup: bool) -> Option<Self> {
         let mut seen = wanted.clone();
         for name in ENDED_BY_TRACING {
             if let Some(sys) = Sys::from_name(Abi::native(), name) {
@@ -71,6 +73,9 @@ impl Filter {
             let mut block = vec![statement(LOAD, NUMBER)];
             for (abi, offset) in *abis {
                 arguments(*abi, *offset, wanted, &mut block);
+                if only_dup {
+                    duplicates(*abi, *offset, wanted, &mut block);
+                }
             }
             // Numbers no table has. Where they are wanted, so is everything
             // else that was not let through.
@@ -164,6 +169,22 @@ fn arguments(abi: Abi, offset: u32, wanted: &CallSet, block: &mut Vec<libc::sock
                 statement(RETURN, TRACE),
             ]);
         }
+    }
+}
+
+/// Of the fcntls that are wanted, lets through those that make no descriptor.
+fn duplicates(abi: Abi, offset: u32, wanted: &CallSet, block: &mut Vec<libc::sock_filter>) {
+    for name in ["fcntl", "fcntl64"] {
+        let sys = Sys::from_name(abi, name).filter(|sys| wanted.contains(*sys));
+        let Some(number) = sys.and_then(|sys| u32::try_from(sys.number).ok()) else { continue };
+        block.extend([
+            libc::sock_filter { code: EQUAL, jt: 0, jf: 5, k: number + offset },
+            statement(LOAD, ARG1_LOW),
+            libc::sock_filter { code: EQUAL, jt: 1, jf: 0, k: libc::F_DUPFD as u32 },
+            libc::sock_filter { code: EQUAL, jt: 0, jf: 1, k: libc::F_DUPFD_CLOEXEC as u32 },
+            statement(RETURN, TRACE),
+            statement(RETURN, ALLOW),
+        ]);
     }
 }
 

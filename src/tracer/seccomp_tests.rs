@@ -9,6 +9,7 @@ struct Data {
     number: u32,
     arch: u32,
     argument: u64,
+    second: u64,
 }
 
 impl Data {
@@ -18,6 +19,7 @@ impl Data {
             4 => self.arch,
             16 => self.argument as u32,
             20 => (self.argument >> 32) as u32,
+            24 => self.second as u32,
             other => panic!("the filter reads at {other}"),
         }
     }
@@ -62,7 +64,7 @@ const NEVER_RESTARTED: &[&str] = &[
 ];
 
 /// What the filter has to say, by what its documentation promises.
-fn promised(wanted: &CallSet, data: Data) -> u32 {
+fn promised(wanted: &CallSet, only_dup: bool, data: Data) -> u32 {
     let Some((abi, number)) = Abi::from_audit(data.arch, u64::from(data.number)) else {
         return TRACE; // No table: the tracer has to look.
     };
@@ -75,15 +77,22 @@ fn promised(wanted: &CallSet, data: Data) -> u32 {
         "clone" => first & libc::CLONE_UNTRACED as u32 != 0,
         _ => abi == Abi::native() && NEVER_RESTARTED.contains(&name),
     };
-    if seen || wanted.contains(sys) { TRACE } else { ALLOW }
+    let command = data.second as u32 as i32;
+    let dup = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+    let passed = only_dup && matches!(name, "fcntl" | "fcntl64") && !dup;
+    if seen || wanted.contains(sys) && !passed { TRACE } else { ALLOW }
 }
 
 /// Panics where the filter for `wanted` says anything else than it should. False when it would be
 /// too long.
 fn holds(wanted: &CallSet, name: &str) -> bool {
+    says(wanted, false, name) && says(wanted, true, name)
+}
+
+fn says(wanted: &CallSet, only_dup: bool, name: &str) -> bool {
     const X32_BIT: u32 = 0x4000_0000;
     const OTHER_ARCHES: [u32; 3] = [0, 0xc000_00f3, 0x8000_0016];
-    let Some(filter) = Filter::stopping(wanted) else {
+    let Some(filter) = Filter::stopping(wanted, only_dup) else {
         return false;
     };
     assert!(filter.program.len() <= libc::BPF_MAXINSNS as usize, "{name}");
@@ -98,9 +107,12 @@ fn holds(wanted: &CallSet, name: &str) -> bool {
     for arch in ARCHES.iter().map(|(arch, _)| *arch).chain(OTHER_ARCHES) {
         for &number in &numbers {
             for argument in arguments {
-                let data = Data { number, arch, argument };
-                let (said, right) = (interpret(&filter.program, data), promised(wanted, data));
-                assert_eq!(said, right, "{data:x?} under {name}");
+                for second in [0, libc::F_DUPFD_CLOEXEC as u64, 3, 1 << 32] {
+                    let data = Data { number, arch, argument, second };
+                    let said = interpret(&filter.program, data);
+                    let right = promised(wanted, only_dup, data);
+                    assert_eq!(said, right, "{data:x?} under {name}");
+                }
             }
         }
     }

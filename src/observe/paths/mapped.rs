@@ -78,7 +78,7 @@ fn size(pid: i32, path: &[u8]) -> Option<u64> {
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
     let root = std::path::PathBuf::from(format!("/proc/{pid}/root"));
     let metadata = fs::metadata(root.join(path.strip_prefix("/").ok()?)).ok()?;
-    metadata.is_file().then(|| metadata.len())
+    metadata.is_file().then_some(metadata.len())
 }
 
 /// Paths of the executable file mappings in /proc/PID/maps (proc_pid_maps(5)).

@@ -148,6 +148,15 @@ impl Paths {
     fn call(&mut self, call: &Call) {
         let Some(info) = call.sys.info() else { return };
         if !names_a_file(info) {
+            // A number that is free again; `run` sees it, `files` does not need to.
+            if info.name == "close"
+                && let Some(thread) = self.threads.get(&call.thread)
+            {
+                thread.table.borrow_mut().close(call.args[0] as i32, call.entered.unwrap_or(0));
+            }
+            return;
+        }
+        if info.kind == "fcntl" && !is_dup(&call.args) {
             return;
         }
         let Some(thread) = self.threads.get_mut(&call.thread) else { return };
@@ -348,6 +357,7 @@ impl Paths {
                     let by = if by_path { &mut self.stats.0 } else { &mut self.stats.1 };
                     *by += 1;
                 }
+                "fcntl" => row.more_mut().count("dup"),
                 kind => row.more_mut().count(kind),
             }
             if info.kind == "exec" && end.succeeded() {
@@ -397,10 +407,6 @@ impl Paths {
                 place.forget();
             }
         }
-        // A close that fails has closed all the same (close(2)).
-        if info.name == "close" && end.errno != Some(libc::EBADF) {
-            thread.table.borrow_mut().close(args[0] as i32, entered.at);
-        }
         if !end.succeeded() {
             return;
         }
@@ -414,11 +420,8 @@ impl Paths {
                     thread.table.borrow_mut().close_range(first, last, entered.at);
                 }
             }
-            "dup" | "dup2" | "dup3" => thread.copy_descriptor(args[0] as i32, end),
-            "fcntl" | "fcntl64"
-                if matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) =>
-            {
-                thread.copy_descriptor(args[0] as i32, end);
+            "dup" | "dup2" | "dup3" | "fcntl" | "fcntl64" => {
+                thread.copy_descriptor(args[0] as i32, end)
             }
             "recvmsg" => match named::received(tid, entered.sys.abi, args[1]) {
                 Some(came) => came.iter().for_each(|fd| thread.table.borrow_mut().forget(*fd)),
@@ -445,7 +448,9 @@ impl Paths {
         } else if let Some(at) = info.args.iter().position(|role| *role == Role::FdOut) {
             let pair = named::pair(tid, args.get(at).copied().unwrap_or(0));
             let Some(thread) = self.threads.get(&id) else { return };
-            pair.iter().for_each(|fd| thread.table.borrow_mut().forget(*fd));
+            for fd in pair {
+                thread.table.borrow_mut().forget(fd);
+            }
         } else if info.kind == "mmap" && args[2] & libc::PROT_EXEC as u64 != 0 {
             self.mapped(id, args[4] as i32, end);
         }
@@ -544,8 +549,20 @@ impl Thread {
     }
 }
 
+/// Calls that use a descriptor and say nothing of the file: to stop for them
+/// costs more than all others together, and no number could become another
+/// file's by them.
+const SILENT: [&str; 5] = ["close", "lseek", "ioctl", "poll", "select"];
+
+fn is_dup(args: &[u64; 6]) -> bool {
+    matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+}
+
 /// Whether a call names a path or a descriptor, or makes or shares them.
 fn names_a_file(info: &CallInfo) -> bool {
+    if SILENT.contains(&info.kind) {
+        return false;
+    }
     let role = |role: &Role| {
         matches!(role, Role::Path | Role::PathIf | Role::Fd | Role::FdOut | Role::Sockaddr)
     };

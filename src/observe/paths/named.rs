@@ -53,7 +53,10 @@ impl Entered {
         let Some(info) = sys.info() else {
             return Self { sys, args, names, flags: 0, at, thread };
         };
-        let flags_of = |role: Role| position(&info.args, role).map_or(0, |i| args[i]);
+        let flags_of = |role: Role| {
+            let at = info.args.iter().position(|r| *r == role);
+            at.and_then(|i| args.get(i)).copied().unwrap_or(0)
+        };
         let at_flags = flags_of(Role::Atflags);
         let mut dirfd = None;
         for (i, role) in info.args.into_iter().enumerate() {
@@ -93,10 +96,6 @@ impl Entered {
     pub fn is(&self, sys: Sys, args: &[u64; 6]) -> bool {
         self.sys == sys && self.args == *args
     }
-}
-
-fn position(roles: &[Role; 6], role: Role) -> Option<usize> {
-    roles.iter().position(|r| *r == role)
 }
 
 fn is_anonymous(flags: u64) -> bool {

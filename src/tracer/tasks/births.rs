@@ -41,7 +41,7 @@ impl Tasks {
                 self.start_thread(tid, process, None, at, out);
             }
             Lineage::ThreadOf(_) => {
-                self.add_process(tid, None, None, false, Follow::Every, at, out)
+                self.add_process(tid, None, None, false, Follow::Every, at, out);
             }
             Lineage::ChildOf(parent) => {
                 let parent = parent.and_then(by_pid);
