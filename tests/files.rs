@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,12 @@ use std::process::{Command, Stdio};
 use coldtrace::record::{FileRow, Record, Search};
 use support::board::{Board, Word, field, is_traced, state, tids, until};
 use support::fixture::built;
-use support::paths::{Expected, Walk, compare, contradictions, files, listing, row, the_row};
+use support::paths::{
+    Expected, Walk, compare, contradictions, files, listing, saved_record, the_row,
+};
 use support::process::{Finished, finish, start};
 use support::{
-    ENGINES, STOP_INFOS, Scratch, coldtrace, engine_options, find_program, is_root, nobody,
-    read_record, skip,
+    ENGINES, STOP_INFOS, Scratch, coldtrace, engine_options, is_root, nobody, read_record, skip,
 };
 
 // ---- which path, which file ----
@@ -128,6 +129,276 @@ fn standard_output_is_what_the_command_was_started_with() {
     assert_eq!(row.written_bytes, 5);
 }
 
+// ---- saved runs and views ----
+
+/// `coldtrace files -r RUN OPTIONS -o -`.
+fn shown(run: &Path, options: &[&str]) -> Finished {
+    let mut command = coldtrace("files");
+    let finished = finish(command.arg("-r").arg(run).args(options).args(["-o", "-"]));
+    finished.assert_code(0);
+    assert_eq!(finished.err(), "", "{finished}");
+    finished
+}
+
+/// A run of a fixture that was kept.
+fn saved(name: &str) -> Option<(Walk, PathBuf)> {
+    let walk = Walk::new(name)?;
+    if !walk.works() {
+        return None;
+    }
+    let run = walk.saved();
+    Some((walk, run))
+}
+
+/// What options leave of the paths in {dir}, in the order shown, without {dir}.
+fn listed(walk: &Walk, run: &Path, options: &[&str]) -> Vec<String> {
+    let under = walk.dir.to_str().expect("no odd name");
+    let options = [options, &["--null", "--under", under]].concat();
+    let text = shown(run, &options).out();
+    let names = text.split_terminator('\0').map(|path| {
+        let name = path.strip_prefix(under).unwrap_or_else(|| panic!("{path} is not in {under}"));
+        name.trim_start_matches('/').to_owned()
+    });
+    names.collect()
+}
+
+#[test]
+fn a_kept_run_has_the_same_files() {
+    let Some((walk, run)) = saved("paths-calls") else { return };
+    let record = saved_record(&run);
+    walk.assert_rows(&record, "run");
+    let report = walk.scratch.path("again.json");
+    let mut command = coldtrace("files");
+    let finished = finish(command.arg("-r").arg(&run).args(["--json", "-o"]).arg(&report));
+    finished.assert_code(0);
+    let again = read_record(&report, &finished);
+    assert_eq!(again.files, record.files);
+    assert_eq!(again.mapped, record.mapped);
+    assert_eq!(again.processes, record.processes);
+}
+
+#[test]
+fn options_choose_rows() {
+    let Some((walk, run)) = saved("paths-searches") else { return };
+    let list = |options: &[&str]| listed(&walk, &run, options);
+    let looked_for = [
+        "s1/libx.so",
+        "s2/libx.so",
+        "s3/libx.so",
+        "package/mod.so",
+        "package/mod.abi.so",
+        "n1/nowhere.cfg",
+        "n2/nowhere.cfg",
+        "n3/nowhere.cfg",
+        "n1/alone",
+        "n2/else",
+    ];
+    assert_eq!(list(&["--missing"]), looked_for, "in order of first use");
+    assert_eq!(list(&["--opened"]), ["s4/libx.so", "between"]);
+    assert_eq!(list(&["--written"]), [""; 0]);
+    let stats = ["s2", "package", "package/mod.so", "package/mod.abi.so", "package/mod.py"];
+    assert_eq!(list(&["--class", "stat"]), [&stats[..], &["n2/nowhere.cfg"]].concat());
+    assert_eq!(list(&["--class", "access"]), ["n3/nowhere.cfg"]);
+    assert_eq!(list(&["--class", "exec"]), ["tool"]);
+    let either = list(&["--class", "access", "--class", "exec"]);
+    assert_eq!(either, ["tool", "n3/nowhere.cfg"]);
+    assert_eq!(list(&["--class", "access", "--opened"]), [""; 0], "both, not either");
+    assert_eq!(list(&["--glob", "*/libx.so", "--missing"]), looked_for[..3]);
+    assert_eq!(list(&["--glob", "*.py"]), ["package/mod.py"]);
+    let sorted = list(&["-S", "path", "--missing"]);
+    let mut by_name = looked_for;
+    by_name.sort_unstable();
+    assert_eq!(sorted, by_name);
+    assert_eq!(list(&["-S", "path", "--missing", "--top", "2"]), by_name[..2]);
+    assert_eq!(list(&["-S", "opens", "--top", "1"]), ["between"]);
+    assert_eq!(list(&["--process", "tool", "--opened"]), ["s4/libx.so", "between"]);
+    let pid = saved_record(&run).processes.expect("run keeps them")[0].pid.to_string();
+    assert_eq!(list(&["--process", &pid, "--opened"]), ["s4/libx.so", "between"]);
+    let under = walk.path("package");
+    let under = shown(&run, &["--null", "--under", under.to_str().expect("no odd name")]).out();
+    assert_eq!(under.matches('\0').count(), 4, "the directory and what is in it: {under:?}");
+}
+
+#[test]
+fn written_is_what_was_opened_to_be_written() {
+    let Some((walk, run)) = saved("paths-calls") else { return };
+    assert_eq!(listed(&walk, &run, &["--written"]), ["out", "made", "both"]);
+    let renamed = listed(&walk, &run, &["--class", "rename"]);
+    let names = ["old", "new", "old-two", "new-two", "old-three", "new-three", "gone", "never"];
+    assert_eq!(renamed, names);
+    // An open that failed is one all the same.
+    assert!(listed(&walk, &run, &["--class", "open"]).contains(&"loop".to_owned()));
+}
+
+#[test]
+fn processes_are_told_apart() {
+    let Some((walk, run)) = saved("paths-descriptors") else { return };
+    let processes = saved_record(&run).processes.expect("run keeps them");
+    let child = processes[2].pid.to_string();
+    let used = listed(&walk, &run, &["--process", &child, "--opened"]);
+    assert_eq!(used, ["inherited", "sub/forked"]);
+}
+
+/// The numbers of a row of `--tree`, and its name.
+fn tree_row(line: &str) -> Option<(Vec<u64>, &str)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (numbers, name) = words.split_at_checked(7)?;
+    let whole = numbers.iter().take(4).map(|n| n.parse::<u64>().ok()).collect::<Option<Vec<_>>>();
+    Some((whole?, name.first()?))
+}
+
+#[test]
+fn the_tree_sums_what_is_below() {
+    let Some((walk, run)) = saved("paths-searches") else { return };
+    let under = walk.dir.to_str().expect("no odd name");
+    let text = shown(&run, &["--tree", "--depth", "99", "--under", under]).out();
+    let rows: Vec<(Vec<u64>, &str)> = text.lines().filter_map(tree_row).collect();
+    assert!(!rows.is_empty(), "{text}");
+    let record = saved_record(&run);
+    let below: Vec<&FileRow> =
+        files(&record).paths.iter().filter(|row| row.path.starts_with(under)).collect();
+    let sum = |of: fn(&FileRow) -> u64| below.iter().map(|row| of(row)).sum::<u64>();
+    let all =
+        [below.len() as u64, sum(FileRow::opens), sum(|row| row.stats), sum(|row| row.misses)];
+    assert_eq!(rows[0].0, all, "the first row has all\n{text}");
+    assert!(text.contains("package"), "{text}");
+}
+
+#[test]
+fn the_searches_are_shown_with_what_they_found() {
+    let Some((walk, run)) = saved("paths-searches") else { return };
+    let under = walk.dir.to_str().expect("no odd name");
+    let text = shown(&run, &["--search", "--under", under]).out();
+    let line = |name: &str| {
+        let line = text.lines().find(|line| line.contains(name));
+        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).trim_start().to_owned()
+    };
+    assert!(line("libx.so").starts_with("3 "), "{text}");
+    assert!(line("mod{").starts_with("2 "), "{text}");
+    assert!(line("mod{").ends_with("mod.py"), "{text}");
+    assert!(line("nowhere.cfg").ends_with("no"), "{text}");
+    assert!(line("total").starts_with("10 "), "two misses were no search\n{text}");
+}
+
+#[test]
+fn show_names_files_and_what_was_mapped() {
+    let Some((_walk, run)) = saved("paths-mapped") else { return };
+    let show = |option: &str| {
+        let finished = finish(coldtrace("show").arg(&run).arg(option));
+        finished.assert_code(0);
+        finished.out()
+    };
+    let text = show("--mapped");
+    for name in ["libicudata.so.72", "libcudart.so.12", "later.so", "childs.so", "real.so", "tool"]
+    {
+        assert!(text.contains(name), "{name} is not in\n{text}");
+    }
+    let cuda: Vec<&str> = text.lines().filter(|line| line.contains("CUDA")).collect();
+    assert!(cuda.iter().any(|line| line.contains("libcudart")), "{text}");
+    assert!(!cuda.iter().any(|line| line.contains("icudata")), "{text}");
+    let text = show("--files");
+    assert!(text.contains("read-only"), "{text}");
+    let whole = finish(coldtrace("show").arg(&run)).out();
+    for line in ["files ", "mapped "] {
+        assert!(whole.lines().any(|l| l.starts_with(line)), "{line}\n{whole}");
+    }
+}
+
+#[test]
+fn without_cuda_show_says_so() {
+    let Some((_walk, run)) = saved("paths-searches") else { return };
+    let finished = finish(coldtrace("show").arg(&run).arg("--mapped"));
+    assert!(finished.out().contains("no CUDA"), "{finished}");
+}
+
+#[test]
+fn resolve_says_where_a_path_led() {
+    let Some(walk) = Walk::new("paths-mapped") else { return };
+    let (record, _) = walk.traced(&["--resolve"]);
+    walk.assert_rows(&record, "--resolve");
+    let real = walk.path("real.so");
+    let target = |name: &str| the_row(&record, walk.path(name)).target.clone();
+    assert_eq!(target("linked.so").as_deref(), real.to_str());
+    assert_eq!(target("later.so"), None, "it leads nowhere else");
+    let (record, _) = walk.traced(&[]);
+    assert_eq!(the_row(&record, walk.path("linked.so")).target, None, "not asked for");
+}
+
+// ---- how it ends, where reports go ----
+
+#[test]
+fn the_exit_status_is_the_commands() {
+    for (script, code) in [("exit 0", 0), ("exit 3", 3), ("exec /nonexistent/program", 127)] {
+        let finished = finish(coldtrace("files").args(["--", "sh", "-c", script]));
+        finished.assert_code(code);
+    }
+    finish(coldtrace("files").args(["--", "sh", "-c", "kill -TERM $$"])).assert_signal(15);
+    finish(coldtrace("files").arg("/nonexistent/program")).assert_code(127);
+    finish(coldtrace("files").arg("/")).assert_code(126);
+    let ended = finish(coldtrace("files").args(["--timeout", "100ms", "--", "sleep", "60"]));
+    ended.assert_code(124);
+}
+
+#[test]
+fn wrong_use_is_said_and_nothing_is_run() {
+    let run = ["-r", "latest"];
+    for words in [
+        &[][..],
+        &["--no-such-option", "true"],
+        &["-S", "nonsense", "true"],
+        &["--class", "no-such-class", "true"],
+        &["--json", "--csv", "true"],
+        &["--top", "many", "true"],
+        &[run[0], run[1], "true"],
+        &[run[0], run[1], "-p", "1"],
+    ] {
+        let finished = finish(coldtrace("files").args(words));
+        assert!(matches!(finished.code(), Some(2 | 125)), "{finished}");
+        assert!(finished.err().starts_with("coldtrace: "), "{finished}");
+        assert_eq!(finished.out(), "", "{finished}");
+    }
+}
+
+#[test]
+fn a_record_without_files_is_one_line() {
+    let scratch = Scratch::new("without");
+    let report = scratch.path("counted.json");
+    finish(support::count_json(&report).arg("true")).assert_code(0);
+    let finished = finish(coldtrace("files").arg("-r").arg(&report));
+    finished.assert_code(2);
+    assert_eq!(finished.out(), "");
+    let text = finished.err();
+    assert_eq!(text.lines().count(), 1, "{finished}");
+    assert!(text.starts_with("coldtrace: ") && text.contains("files"), "{finished}");
+    let finished = finish(coldtrace("files").args(["-r", "/nonexistent/run"]));
+    finished.assert_code(2);
+    assert_eq!(finished.err().lines().count(), 1, "{finished}");
+}
+
+#[test]
+fn reports_leave_the_commands_output_alone() {
+    let finished = finish(coldtrace("files").args(["--", "sh", "-c", "echo out; echo err >&2"]));
+    assert_eq!(finished.out(), "out\n");
+    assert!(finished.err().starts_with("err\n"), "{finished}");
+    assert!(finished.err().contains("path"), "{finished}");
+    let finished = finish(coldtrace("files").args(["-o", "-", "--", "sh", "-c", "echo out"]));
+    assert!(!finished.out().contains("out\n"), "{finished}");
+    assert_eq!(finished.err(), "out\n");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let Some((_walk, run)) = saved("paths-calls") else { return };
+    let mut command = coldtrace("files");
+    command.arg("-r").arg(&run).args(["--csv", "-o", "-"]);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    command.stdout(Stdio::from(writer));
+    let finished = support::process::start_with_own_stdout(&mut command).finish();
+    finished.assert_code(0);
+    assert_eq!(finished.err(), "");
+}
+
 // ---- hostile names ----
 
 /// What `paths-hostile` names besides what its head says.
@@ -163,8 +434,7 @@ fn drives_a_terminal(text: &[u8]) -> bool {
 
 #[test]
 fn no_name_drives_a_terminal_or_adds_a_row() {
-    let Some(walk) = Walk::new("paths-hostile") else { return };
-    let runs = walk.saved();
+    let Some((_walk, run)) = saved("paths-hostile") else { return };
     for view in [
         &[][..],
         &["--missing"],
@@ -174,11 +444,11 @@ fn no_name_drives_a_terminal_or_adds_a_row() {
         &["--opened"],
         &["-S", "name"],
     ] {
-        let finished = shown(&runs, view);
+        let finished = shown(&run, view);
         let text = finished.stdout;
         assert!(!drives_a_terminal(&text), "{view:?}: {}", String::from_utf8_lossy(&text));
     }
-    let text = shown(&runs, &["--missing"]).out();
+    let text = shown(&run, &["--missing"]).out();
     // The name of a line begins in the same way in each; a name's newline begins none.
     let lines = text.lines().filter(|line| line.starts_with("line") || line.starts_with("31m"));
     assert_eq!(lines.count(), 0, "{text}");
@@ -186,12 +456,10 @@ fn no_name_drives_a_terminal_or_adds_a_row() {
 
 #[test]
 fn csv_keeps_every_name_in_its_cell() {
-    let Some(mut walk) = Walk::new("paths-hostile") else { return };
-    hostile_rows(&mut walk);
-    let runs = walk.saved();
-    let finished = shown(&runs, &["--csv"]);
+    let Some((_walk, run)) = saved("paths-hostile") else { return };
+    let finished = shown(&run, &["--csv"]);
     assert!(!drives_a_terminal(&finished.stdout), "{finished}");
-    let record = walk.record(&runs);
+    let record = saved_record(&run);
     let mut reader = csv::Reader::from_reader(finished.stdout.as_slice());
     let head = reader.headers().expect("a head").clone();
     let rows: Vec<csv::StringRecord> =
@@ -208,17 +476,17 @@ fn csv_keeps_every_name_in_its_cell() {
 /// `--null | xargs -0` gets every name as it is.
 #[test]
 fn names_make_the_round_trip_through_null() {
-    let Some(mut walk) = Walk::new("paths-hostile") else { return };
+    let Some((mut walk, run)) = saved("paths-hostile") else { return };
     hostile_rows(&mut walk);
-    let runs = walk.saved();
     let under = walk.dir.to_str().expect("no odd name");
-    let finished = shown(&runs, &["--null", "--missing", "--under", under]);
+    let finished = shown(&run, &["--null", "--missing", "--under", under]);
     assert_eq!(finished.stdout.last(), Some(&0), "each name ends with NUL\n{finished}");
     let names = finished.stdout[..finished.stdout.len() - 1].split(|byte| *byte == 0);
     let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
     names.sort();
     let missed = |row: &&Expected| row.numbers.contains_key("misses");
-    let mut wanted: Vec<Vec<u8>> = walk.rows.iter().filter(missed).map(|r| r.path.clone()).collect();
+    let mut wanted: Vec<Vec<u8>> =
+        walk.rows.iter().filter(missed).map(|r| r.path.clone()).collect();
     wanted.sort();
     assert_eq!(names, wanted);
 
@@ -243,7 +511,9 @@ fn two_threads_that_change_their_directory_and_open_are_told_apart() {
     let happened: Vec<u64> =
         finished.out().split_whitespace().map(|n| n.parse().expect("a number")).collect();
     let [d1_f, d2_f, d2_g, d1_g] = happened[..] else { panic!("{finished}") };
-    let row = |name: &str, words: String| Expected::new(walk.path(name).into_os_string().into_vec(), &words);
+    let row = |name: &str, words: String| {
+        Expected::new(walk.path(name).into_os_string().into_vec(), &words)
+    };
     let opened = |n: u64| format!("opens_read={n} other.close={n}");
     let read = |n: u64| format!("{} other.read={n} read_bytes={n}", opened(n));
     let expected = [
@@ -272,13 +542,14 @@ fn searches_say_what_was_sought_where_and_what_ended_them() {
     let path = |name: &str| walk.path(name).to_str().expect("no odd name").to_owned();
     let paths = |names: &[&str]| names.iter().map(|name| path(name)).collect::<Vec<_>>();
     let texts = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-    let search = |stem: &str, suffixes: &[&str], directories: &[&str], found: Option<&str>| Search {
-        stem: stem.to_owned(),
-        suffixes: texts(suffixes),
-        directories: paths(directories),
-        found: found.map(path),
-        ..Search::default()
-    };
+    let search =
+        |stem: &str, suffixes: &[&str], directories: &[&str], found: Option<&str>| Search {
+            stem: stem.to_owned(),
+            suffixes: texts(suffixes),
+            directories: paths(directories),
+            found: found.map(path),
+            ..Search::default()
+        };
     let expected = [
         Search {
             misses: 3,
@@ -330,7 +601,10 @@ fn what_was_mapped_executable_at_any_time_is_known() {
         ]
     );
     let size = |name: &str| the_row(&record, walk.path(name)).mapped_bytes;
-    assert_eq!((size("libicudata.so.72"), size("libcudart.so.12"), size("tool")), (5000, 9000, tool));
+    assert_eq!(
+        (size("libicudata.so.72"), size("libcudart.so.12"), size("tool")),
+        (5000, 9000, tool)
+    );
     assert_eq!(size("read-only"), 0);
 }
 

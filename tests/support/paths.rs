@@ -311,8 +311,7 @@ pub fn contradictions(record: &Record) -> Vec<String> {
 
 fn normal(path: &[u8]) -> Vec<u8> {
     let parts = path.split(|&byte| byte == b'/');
-    let parts: Vec<&[u8]> =
-        parts.filter(|part| !matches!(*part, b"" | b"." | b"..")).collect();
+    let parts: Vec<&[u8]> = parts.filter(|part| !matches!(*part, b"" | b"." | b"..")).collect();
     [b"/", parts.join(&b'/').as_slice()].concat()
 }
 
