@@ -19,7 +19,8 @@ use support::paths::{
 };
 use support::process::{Finished, finish, start};
 use support::{
-    ENGINES, STOP_INFOS, Scratch, coldtrace, engine_options, is_root, nobody, read_record, skip,
+    ENGINES, STOP_INFOS, Scratch, coldtrace, engine_options, find_program, is_root, nobody,
+    read_record, skip,
 };
 
 // ---- which path, which file ----
@@ -70,6 +71,40 @@ fn what_lies_below_another_root_is_named_from_ours_and_marked() {
         return skip("only root may chroot");
     }
     holds("paths-chroot");
+}
+
+/// A file system that only the command sees.
+#[test]
+fn what_lies_in_another_mount_namespace_is_marked() {
+    if !is_root() || find_program("unshare").is_none() {
+        return skip("only root may unshare, by a program of that name");
+    }
+    let scratch = Scratch::new("namespace");
+    let root = scratch.root().canonicalize().expect("it was just made");
+    let report = root.join("report.json");
+    let mount = "mount -t tmpfs none \"$1\"";
+    std::fs::create_dir(root.join("mnt")).expect("scratch can be written");
+    let unshared = |command: &mut Command, script: &str| {
+        let words = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"];
+        finish(command.args(words).arg(root.join("mnt")).current_dir(&root))
+    };
+    let can = unshared(&mut Command::new("env"), mount);
+    if can.code() != Some(0) {
+        return skip(&format!("cannot mount here: {}", can.err()));
+    }
+    let script = format!(
+        "{mount} && mkdir -p mnt/far/deep && ln -s far/deep mnt/link && echo x > mnt/far/file && \
+         cat mnt/link/../file"
+    );
+    let mut command = coldtrace("files");
+    command.args(["--json", "-o"]).arg(&report).arg("--");
+    let finished = unshared(&mut command, &script);
+    finished.assert_code(0);
+    let record = read_record(&report, &finished);
+    assert_eq!(contradictions(&record), Vec::<String>::new());
+    let row = the_row(&record, root.join("mnt/far/file"));
+    assert_eq!((row.opens_write, row.opens_read), (1, 1), "{row:?}");
+    assert_eq!(row.marks, ["namespace"]);
 }
 
 #[test]
@@ -203,8 +238,8 @@ fn options_choose_rows() {
     let either = list(&["--class", "access", "--class", "exec"]);
     assert_eq!(either, ["tool", "n3/nowhere.cfg"]);
     assert_eq!(list(&["--class", "access", "--opened"]), [""; 0], "both, not either");
-    assert_eq!(list(&["--glob", "*/libx.so", "--missing"]), looked_for[..3]);
-    assert_eq!(list(&["--glob", "*.py"]), ["package/mod.py"]);
+    assert_eq!(list(&["--glob", "**/libx.so", "--missing"]), looked_for[..3]);
+    assert_eq!(list(&["--glob", "**/*.py"]), ["package/mod.py"]);
     let sorted = list(&["-S", "path", "--missing"]);
     let mut by_name = looked_for;
     by_name.sort_unstable();
@@ -407,7 +442,7 @@ fn hostile_rows(walk: &mut Walk) {
     longest.push(b'/');
     longest.extend(b"long/".iter().cycle().take(4094));
     longest.push(b'g');
-    walk.rows.push(Expected::new(longest, "misses=1"));
+    walk.rows.push(Expected::new(longest, "misses=1 other.open=1"));
 }
 
 #[test]
@@ -522,7 +557,7 @@ fn two_threads_that_change_their_directory_and_open_are_told_apart() {
         row("d1/f", read(d1_f)),
         row("d2/f", read(d2_f)),
         row("d2/g", opened(d2_g)),
-        row("d1/g", format!("misses={d1_g}")),
+        row("d1/g", format!("misses={d1_g} other.open={d1_g}")),
         row("tool", "other.exec=1".into()),
     ];
     let below = format!("{}/", walk.dir.display());
@@ -580,8 +615,9 @@ fn what_was_mapped_executable_at_any_time_is_known() {
     walk.assert_rows(&record, "");
     let tool = std::fs::metadata(walk.path("tool")).expect("it is there").len();
     let mapped = record.mapped.as_deref().expect("the record has mapped");
+    assert!(mapped.is_sorted_by(|a, b| a.first_ns <= b.first_ns), "{mapped:?}");
     let below = format!("{}/", walk.dir.display());
-    let found: Vec<_> = mapped
+    let mut found: Vec<_> = mapped
         .iter()
         .filter_map(|file| {
             let name = file.path.strip_prefix(&below)?;
@@ -589,15 +625,16 @@ fn what_was_mapped_executable_at_any_time_is_known() {
             Some((name, file.size_bytes, file.at_exit, cuda, file.processes.as_slice()))
         })
         .collect();
+    found.sort_unstable();
     assert_eq!(
         found,
         [
-            ("tool", Some(tool), true, None, &[0, 1][..]),
-            ("libicudata.so.72", Some(5000), false, None, &[0]),
-            ("libcudart.so.12", Some(9000), true, Some("libcudart"), &[0, 1]),
+            ("childs.so", Some(200), true, None, &[1][..]),
             ("later.so", Some(100), true, None, &[0, 1]),
-            ("childs.so", Some(200), true, None, &[1]),
+            ("libcudart.so.12", Some(9000), true, Some("libcudart"), &[0, 1]),
+            ("libicudata.so.72", Some(5000), false, None, &[0]),
             ("real.so", Some(300), true, None, &[0]),
+            ("tool", Some(tool), true, None, &[0, 1]),
         ]
     );
     let size = |name: &str| the_row(&record, walk.path(name)).mapped_bytes;

@@ -66,6 +66,12 @@ impl Expected {
         Self { path: row.bytes(), numbers }
     }
 
+    /// Rows of one path with different marks are different rows.
+    fn key(&self) -> (Vec<u8>, Vec<String>) {
+        let marks = self.numbers.keys().filter(|name| name.starts_with("mark."));
+        (self.path.clone(), marks.cloned().collect())
+    }
+
     fn text(&self) -> String {
         let numbers: Vec<String> = self.numbers.iter().map(|(k, n)| format!("{k}={n}")).collect();
         format!("{} {}", self.path.escape_ascii(), numbers.join(" "))
@@ -232,16 +238,16 @@ pub fn compare<'a>(
     expected: &[Expected],
     rows: impl IntoIterator<Item = &'a FileRow>,
 ) -> Vec<String> {
-    let mut actual: BTreeMap<Vec<u8>, BTreeMap<String, u64>> = BTreeMap::new();
+    let mut actual: BTreeMap<_, BTreeMap<String, u64>> = BTreeMap::new();
     let mut found = Vec::new();
     for row in rows.into_iter().map(Expected::of) {
         let text = row.text();
-        if actual.insert(row.path, row.numbers).is_some() {
+        if actual.insert(row.key(), row.numbers).is_some() {
             found.push(format!("twice: {text}"));
         }
     }
     for row in expected {
-        match actual.remove(&row.path) {
+        match actual.remove(&row.key()) {
             None => found.push(format!("missing: {}", row.text())),
             Some(numbers) if numbers != row.numbers => {
                 let path = row.path.escape_ascii();
@@ -259,7 +265,7 @@ pub fn compare<'a>(
             Some(_) => {}
         }
     }
-    let invented = actual.into_iter().map(|(path, numbers)| Expected { path, numbers });
+    let invented = actual.into_iter().map(|((path, _), numbers)| Expected { path, numbers });
     found.extend(invented.map(|row| format!("not expected: {}", row.text())));
     found
 }
@@ -294,8 +300,8 @@ pub fn contradictions(record: &Record) -> Vec<String> {
             says("neither absolute nor marked");
         }
     }
-    if !files.paths.is_sorted_by(|a, b| a.first_ns <= b.first_ns) {
-        found.push("rows are not in order of first use".to_owned());
+    for pair in files.paths.windows(2).filter(|pair| pair[0].first_ns > pair[1].first_ns) {
+        found.push(format!("not in order of first use: {pair:?}"));
     }
     let stats: u64 = files.paths.iter().map(|row| row.stats).sum();
     // A descriptor that is not open has no row, nor has a path that cannot be read.
