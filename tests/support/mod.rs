@@ -8,6 +8,7 @@
 
 pub mod board;
 pub mod fixture;
+pub mod paths;
 pub mod process;
 pub mod stops;
 pub mod table;
