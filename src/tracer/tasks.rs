@@ -429,6 +429,7 @@ impl Tasks {
         });
         if let Stop::Entry(entry) | Stop::Seccomp(entry) = stop
             && self.needed.contains(entry.sys)
+            && (entry.sys.is_exec() || !slot.task.is_launching())
             && (matches!(stop, Stop::Entry(_)) || !was_inside)
         {
             let (sys, args, thread) = (entry.sys, entry.args, caller.1);

@@ -58,6 +58,8 @@ struct Thread {
     entered: Option<Entered>,
     /// What its names stood for at the entry.
     resolved: Vec<Resolved>,
+    /// It runs in the memory of who made it (vfork), until it executes.
+    borrowed: bool,
 }
 
 /// What a name stands for.
@@ -527,7 +529,15 @@ impl Paths {
             Rc::new(RefCell::new(from.table.borrow().clone()))
         });
         let (place, table) = (place.unwrap_or_default(), table.unwrap_or_default());
-        let thread = Thread { tid, process, place, table, entered: None, resolved: Vec::new() };
+        let thread = Thread {
+            tid,
+            process,
+            place,
+            table,
+            entered: None,
+            resolved: Vec::new(),
+            borrowed: false,
+        };
         self.threads.insert(id, thread);
     }
 }
@@ -587,12 +597,15 @@ impl Observer for Paths {
 
     fn event(&mut self, event: &Event) {
         match *event {
-            Event::ProcessStarted { process, thread, pid, by, parent, .. } => {
+            Event::ProcessStarted { process, thread, pid, by, parent, vfork, .. } => {
                 let by = by.or_else(|| {
                     let parent = parent?;
                     self.threads.iter().find(|(_, t)| t.process == parent).map(|(id, _)| *id)
                 });
                 self.born(thread, pid, process, by);
+                if let Some(state) = self.threads.get_mut(&thread) {
+                    state.borrowed = vfork;
+                }
             }
             Event::ThreadStarted { process, thread, tid, by, .. } => {
                 self.born(thread, tid, process, by);
@@ -612,6 +625,7 @@ impl Observer for Paths {
             Event::Execed { process, thread, pid, at, .. } => {
                 if let Some(state) = self.threads.get_mut(&thread) {
                     state.tid = pid;
+                    state.borrowed = false;
                     state.own_table();
                 }
                 let program = fs::read_link(format!("/proc/{pid}/exe"));
@@ -627,8 +641,10 @@ impl Observer for Paths {
                     }
                 }
             }
-            Event::ThreadExiting { process, tid, last: true, at, .. } => {
-                self.mapped.look(tid, process, at, true);
+            Event::ThreadExiting { process, thread, tid, last: true, at } => {
+                if self.threads.get(&thread).is_some_and(|state| !state.borrowed) {
+                    self.mapped.look(tid, process, at, true);
+                }
             }
             Event::ThreadEnded { thread, .. } => {
                 self.searches.close(thread);
