@@ -104,7 +104,7 @@ impl Selection {
             && (!self.written || row.opens_write > 0 || row.written_bytes > 0)
             && (self.classes.is_empty() || self.classes.iter().any(class))
             && self.processes.as_ref().is_none_or(by)
-            && self.at(Path::new(OsStr::from_bytes(&exact(row))))
+            && (!self.by_place() || self.at(Path::new(OsStr::from_bytes(&exact(row)))))
     }
 
     /// Whether the search is: where it looked, and who.

@@ -88,6 +88,17 @@ fn char_width(c: char) -> usize {
 /// The text in at most `width` columns, its middle replaced by `…` when it is
 /// longer: both ends of a path or a command line say more than the middle.
 pub fn shorten_middle(text: &str, width: usize) -> Cow<'_, str> {
+    shorten(text, width, 2)
+}
+
+/// As [`shorten_middle`], for paths that stand below each other: most of what
+/// is kept is of the end, since their beginnings are much the same.
+pub(super) fn shorten_path(path: &str, width: usize) -> Cow<'_, str> {
+    shorten(path, width, 4)
+}
+
+/// Of what is kept, the `share`th part is the beginning.
+fn shorten(text: &str, width: usize, share: usize) -> Cow<'_, str> {
     if display_width(text) <= width {
         return Cow::Borrowed(text);
     }
@@ -95,8 +106,8 @@ pub fn shorten_middle(text: &str, width: usize) -> Cow<'_, str> {
         return Cow::Borrowed("");
     };
     // An odd column goes to the end: the file's name is there.
-    let head = prefix(text.char_indices(), room / 2);
-    let tail = prefix(text.char_indices().rev(), room - room / 2);
+    let head = prefix(text.char_indices(), room / share);
+    let tail = prefix(text.char_indices().rev(), room - room / share);
     let mut out = String::with_capacity(text.len().min(width.saturating_mul(4)));
     out.extend(text.chars().take(head));
     out.push('…');

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use crate::record::MappedFile;
 
 use super::super::grid::{Grid, Head};
-use super::super::text::{Clause, escape, own_words, shorten_middle};
+use super::super::text::{Clause, escape, own_words, shorten_middle, shorten_path};
 use super::super::units::counted;
 use super::size;
 
@@ -31,7 +31,7 @@ pub fn mapped(files: &[MappedFile], width: usize) -> String {
         }
         let room = grid.room(width).max(PATH);
         grid.complete(
-            sorted.iter().map(|file| shorten_middle(&escape(&file.path), room).into_owned()),
+            sorted.iter().map(|file| shorten_path(&escape(&file.path), room).into_owned()),
         );
         out.push_str(&grid.render());
     }
@@ -78,11 +78,11 @@ pub(in super::super) fn mapped_line(files: &[MappedFile], room: usize) -> Vec<Cl
     if sorted.len() > largest.len() && !largest.is_empty() {
         largest.push("…".to_owned());
     }
-    let whole = match largest.as_slice() {
-        [] => return vec![Clause::one(head)],
-        some => format!("{head}: {}", some.join(", ")),
-    };
-    vec![Clause::parted(whole, vec![format!("{head}:"), largest.join(", ")])]
+    match largest.first_mut() {
+        Some(first) => first.insert_str(0, &format!("{head}: ")),
+        None => largest.push(head),
+    }
+    vec![Clause::list(largest)]
 }
 
 /// `libtorch_cpu` of `…/libtorch_cpu.so.1.13`.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::record::FileRow;
 
-use super::super::text::{Clause, display_width, escape, own_words, shorten_middle};
+use super::super::text::{Clause, display_width, escape, own_words, shorten_middle, shorten_path};
 use super::{FileSource, Selection, Sums, decimal, notes, size, uses};
 
 /// A column of numbers.
@@ -98,8 +98,8 @@ impl Layout {
         let sized = |column: Column| (column, column.title().len().max(column.cell(max).len()));
         let columns = ALL.into_iter().filter(|column| fits(*column)).map(sized).collect();
         let mut layout = Self { columns, room: 0 };
-        // At least half of the line is for the paths, if they need it.
-        let wanted = longest.min(width / 2);
+        // That much of the line is for the paths, if they need it.
+        let wanted = longest.max("path".len()).min(width / 8 * 3);
         let idle = EXPENDABLE.into_iter().filter(|column| column.value(max) == 0);
         for column in idle.map(Some).chain(EXPENDABLE.map(Some)).chain([None]) {
             let numbers: usize = layout.columns.iter().map(|(_, width)| width + 1).sum();
@@ -120,7 +120,8 @@ impl Layout {
     ) -> io::Result<()> {
         let mut line = String::new();
         for (column, width) in &self.columns {
-            line.push_str(&format!("{:>width$} ", cell(*column)));
+            let cell = cell(*column);
+            line.extend([" ".repeat(width.saturating_sub(cell.len())), cell, " ".to_owned()]);
         }
         line.push_str(if path.trim().is_empty() { "-" } else { path });
         writeln!(out, "{}", line.trim_end())
@@ -217,15 +218,15 @@ fn shown_path(row: &FileRow, room: usize) -> String {
     }
     let left = room.saturating_sub(display_width(&marks));
     let shown = match &row.target {
-        None => shorten_middle(&path, left).into_owned(),
+        None => shorten_path(&path, left).into_owned(),
         Some(target) => {
             const ARROW: &str = " -> ";
             let target = escape(target);
             let left = left.saturating_sub(ARROW.len());
             // What one of them does not need is the other's.
             let half = left.saturating_sub(display_width(&path)).max(left / 2);
-            let target = shorten_middle(&target, half);
-            let path = shorten_middle(&path, left - display_width(&target).min(left));
+            let target = shorten_path(&target, half);
+            let path = shorten_path(&path, left - display_width(&target).min(left));
             format!("{path}{ARROW}{target}")
         }
     };

@@ -5,21 +5,25 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Write};
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 use crate::record::Search;
 
 use super::super::grid::{Grid, Head};
-use super::super::text::{Clause, display_width, escape, own_words, shorten_middle};
+use super::super::text::{Clause, display_width, escape, own_words, shorten_middle, shorten_path};
 use super::super::units::counted;
 use super::{FileSort, FileSource, Selection};
 
 /// Shapes that are shown when nothing else is asked for.
 const TOP: usize = 20;
-/// A fold over so many directories is split by prefix,
-const SPLIT: usize = 4;
-/// into at most so many.
+/// A fold of so many searches in as many directories is split by prefix,
+const SPLIT: usize = 8;
+/// into at most so many parts;
 const GROUPS: usize = 6;
+/// where there are more, only those with this share of the misses, in percent.
+const SHARE: u128 = 10;
+/// Directories that are named, where there is room.
+const LISTED: usize = 4;
 /// A column of names is never narrower than this.
 const NAME: usize = 8;
 
@@ -45,7 +49,8 @@ impl<'a> Shape<'a> {
         self.wall_ns += other.wall_ns;
     }
 
-    fn directories(&self) -> BTreeSet<&'a str> {
+    /// In the order in which they were tried first.
+    fn directories(&self) -> IndexSet<&'a str> {
         let all = self.searches.iter().flat_map(|search| &search.directories);
         all.map(|directory| named(directory)).collect()
     }
@@ -57,7 +62,12 @@ impl<'a> Shape<'a> {
         match search.suffixes.as_slice() {
             [] => stem.into_owned(),
             [one] => format!("{stem}{}", escape(one)),
-            [one, more @ ..] => format!("{stem}{{{} +{}}}", escape(one), more.len()),
+            [one, two] => format!("{stem}{{{},{}}}", escape(one), escape(two)),
+            many => {
+                let first = many.iter().find(|suffix| !suffix.is_empty());
+                let first = first.map(|suffix| escape(suffix)).unwrap_or_default();
+                format!("{stem}{{{first} +{}}}", many.len() - 1)
+            }
         }
     }
 
@@ -94,8 +104,24 @@ struct Line {
     misses: u128,
     us: Option<u128>,
     sought: String,
+    /// Indented: a part of the line above.
+    part: bool,
     place: Place,
     found: String,
+}
+
+impl Line {
+    fn us(&self) -> String {
+        self.us.map_or("-".to_owned(), |us| us.to_string())
+    }
+
+    fn sought(&self, room: usize) -> String {
+        if self.part {
+            format!("  {}", shorten_path(&self.sought, room.saturating_sub(2)))
+        } else {
+            shorten_middle(&self.sought, room).into_owned()
+        }
+    }
 }
 
 /// Where something was looked for.
@@ -113,17 +139,17 @@ impl Place {
         };
         let whole = all.join(", ");
         let Some((first, rest)) = all.split_first().filter(|(_, rest)| !rest.is_empty()) else {
-            return shorten_middle(&whole, room).into_owned();
+            return shorten_path(&whole, room).into_owned();
         };
-        if rest.len() < SPLIT && display_width(&whole) <= room {
+        if all.len() <= LISTED && display_width(&whole) <= room {
             return whole;
         }
         let more = format!(", {} more", rest.len());
-        let room = room.saturating_sub(more.len());
-        if room < NAME {
-            return shorten_middle(&counted_directories(all.len()), room + more.len()).into_owned();
+        let left = room.saturating_sub(more.len());
+        if left < NAME {
+            return shorten_middle(&counted_directories(all.len()), room).into_owned();
         }
-        format!("{}{more}", shorten_middle(first, room))
+        format!("{}{more}", shorten_path(first, left))
     }
 }
 
@@ -153,7 +179,9 @@ pub fn files_search(
     }
     let rest = shapes.split_off(selection.top.unwrap_or(TOP).min(shapes.len()));
     let mut folded = Shape::default();
-    rest.into_iter().for_each(|shape| folded.absorb(shape));
+    for shape in rest {
+        folded.absorb(shape);
+    }
     let mut lines: Vec<Line> = shapes.iter().flat_map(lines).collect();
     let misses = (0..source.len()).map(|index| source.row(index));
     let misses = misses.filter(|row| selection.matches(row)).map(|row| u128::from(row.misses));
@@ -167,6 +195,7 @@ pub fn files_search(
             // The time of a miss outside a search is part of its path's.
             us: (lone == 0).then_some(micros(folded.wall_ns)),
             sought: "(others: --missing)".to_owned(),
+            part: false,
             place: Place::Text("-".to_owned()),
             found: "-".to_owned(),
         });
@@ -177,6 +206,7 @@ pub fn files_search(
             misses: searched + lone,
             us: Some(micros(wall_ns)),
             sought: "total".to_owned(),
+            part: false,
             place: Place::Text("-".to_owned()),
             found: "-".to_owned(),
         });
@@ -221,18 +251,22 @@ fn lines(shape: &Shape) -> Vec<Line> {
         misses: shape.misses,
         us: Some(micros(shape.wall_ns)),
         sought: shape.sought(),
+        part: false,
         place,
         found: shape.found(),
     }];
     lines.extend(parts.into_iter().map(|(prefix, part)| {
         let directories = part.directories();
-        let only = directories.first().filter(|_| directories.len() == 1);
-        let below = || format!("{}/**", prefix.trim_end_matches('/'));
-        let prefix = only.map_or_else(below, |path| (*path).to_owned());
+        let prefix = match (prefix, directories.first()) {
+            (None, _) => "(others)".to_owned(),
+            (Some(_), Some(only)) if directories.len() == 1 => (*only).to_owned(),
+            (Some(prefix), _) => format!("{}/**", prefix.trim_end_matches('/')),
+        };
         Line {
             misses: part.misses,
             us: Some(micros(part.wall_ns)),
-            sought: format!("  {}", escape(&prefix)),
+            sought: escape(&prefix).into_owned(),
+            part: true,
             place: Place::Text(directories.len().to_string()),
             found: "-".to_owned(),
         }
@@ -244,26 +278,43 @@ fn micros(ns: u128) -> u128 {
     (ns + 500) / 1_000
 }
 
-/// Searches of one shape by where they looked, most misses first: the largest
-/// part is parted again, as long as there are few. Empty when there is nothing
-/// to be said by that.
-fn split<'a>(shape: &Shape<'a>) -> Vec<(String, Shape<'a>)> {
-    if shape.directories().len() < SPLIT || shape.searches.len() < 2 {
+/// Searches of one shape by the prefix of where they looked, most misses first:
+/// the largest part is parted again, as long as there are few. What is small
+/// comes last, without a prefix. Empty when there is nothing to be said by that.
+fn split<'a>(shape: &Shape<'a>) -> Vec<(Option<String>, Shape<'a>)> {
+    if shape.directories().len() < SPLIT || shape.searches.len() < SPLIT {
         return Vec::new();
     }
     let mut all = Shape::default();
-    shape.searches.iter().for_each(|search| all.add(search));
+    for search in &shape.searches {
+        all.add(search);
+    }
     let mut parts = vec![(common(&all), all)];
-    loop {
-        parts
-            .sort_by(|(a, left), (b, right)| right.misses.cmp(&left.misses).then_with(|| a.cmp(b)));
-        let Some((prefix, largest)) = parts.first() else { break };
-        let below = below(prefix, largest);
-        if below.len() < 2 || parts.len() - 1 + below.len() > GROUPS {
+    let mut rest = Shape::default();
+    while let Some((prefix, largest)) = parts.first() {
+        let mut below: Vec<Shape> = below(prefix, largest).into_values().collect();
+        if below.len() < 2 {
             break;
         }
+        let mut small = Vec::new();
+        if parts.len() - 1 + below.len() > GROUPS {
+            let large = |part: &mut Shape| part.misses * 100 >= shape.misses * SHARE;
+            small = below.extract_if(.., |part| !large(part)).collect();
+        }
+        if below.is_empty() || parts.len() - 1 + below.len() > GROUPS {
+            break;
+        }
+        for part in small {
+            rest.absorb(part);
+        }
         parts.remove(0);
-        parts.extend(below.into_values().map(|part| (common(&part), part)));
+        parts.extend(below.into_iter().map(|part| (common(&part), part)));
+        parts
+            .sort_by(|(a, left), (b, right)| right.misses.cmp(&left.misses).then_with(|| a.cmp(b)));
+    }
+    let mut parts: Vec<_> = parts.into_iter().map(|(prefix, part)| (Some(prefix), part)).collect();
+    if !rest.searches.is_empty() {
+        parts.push((None, rest));
     }
     if parts.len() < 2 { Vec::new() } else { parts }
 }
@@ -308,31 +359,32 @@ fn prefix_of<'a>(mut paths: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn table(lines: &[Line], width: usize) -> String {
-    let right = |title: &str| Head { title: title.to_owned(), min: 0, right: true };
-    let left = |title: &str| Head { title: title.to_owned(), min: 0, right: false };
-    let numbers = |line: &Line| {
-        vec![line.misses.to_string(), line.us.map_or("-".to_owned(), |us| us.to_string())]
-    };
-    let mut grid = Grid::new(vec![right("misses"), right("us"), left("sought")]);
-    lines.iter().for_each(|line| grid.row(numbers(line)));
-    // Two blanks more are between the columns of names.
-    let room = grid.room(width).saturating_sub(2);
+    let head = |title: &str, right| Head { title: title.to_owned(), min: 0, right };
     let widest = |cells: &dyn Fn(&Line) -> usize| lines.iter().map(cells).max().unwrap_or(0);
-    let sought = widest(&|line| display_width(&line.sought));
+    let misses = widest(&|line| line.misses.to_string().len()).max("misses".len());
+    let us = widest(&|line| line.us().len()).max("us".len());
+    // A blank before each column of names. In a narrow terminal the times give way.
+    let room = width.saturating_sub(misses + 3);
+    let timed = room >= us + 1 + 3 * NAME;
+    let room = if timed { room - us - 1 } else { room };
+    let sought = widest(&|line| display_width(&line.sought(usize::MAX)));
     let place = widest(&|line| display_width(&line.place.text(usize::MAX)));
     let found = widest(&|line| display_width(&line.found));
     let found = found.max("found".len()).min((room / 4).max(NAME));
     let room = room.saturating_sub(found);
     // What one of two columns does not need is the other's.
-    let place = place.max("in".len()).min(room.saturating_sub(sought).max(room / 2));
+    let place = place.max("in".len()).min(room.saturating_sub(sought).max(room / 5 * 2));
     let sought = room.saturating_sub(place);
-    let mut grid =
-        Grid::new(vec![right("misses"), right("us"), left("sought"), left("in"), left("found")]);
+    let mut heads = vec![head("misses", true), head("us", true)];
+    heads.truncate(1 + usize::from(timed));
+    heads.extend(["sought", "in", "found"].map(|title| head(title, false)));
+    let mut grid = Grid::new(heads);
     for line in lines {
-        let mut cells = numbers(line);
-        cells.push(shorten_middle(&line.sought, sought).into_owned());
+        let mut cells = vec![line.misses.to_string(), line.us()];
+        cells.truncate(1 + usize::from(timed));
+        cells.push(line.sought(sought));
         cells.push(line.place.text(place));
-        cells.push(shorten_middle(&line.found, found).into_owned());
+        cells.push(shorten_path(&line.found, found).into_owned());
         grid.row(cells);
     }
     grid.render()

@@ -9,11 +9,13 @@ use indexmap::IndexMap;
 use crate::record::FileRow;
 
 use super::super::grid::{Grid, Head};
-use super::super::text::{Clause, display_width, escape, own_words, shorten_middle};
+use super::super::text::{Clause, display_width, escape, own_words, shorten_path};
 use super::{FileSort, FileSource, Selection, Sums, decimal, exact, notes};
 
-/// Directories with less than this share of the paths, in percent, are folded.
-const SHARE: u128 = 5;
+/// Directories with less than this share of the paths, in percent, are folded,
+const PATHS: u128 = 5;
+/// unless they have so much of the bytes or the time.
+const SHARE: u128 = 25;
 /// Deeper directories are not told apart.
 const DEPTH: usize = 64;
 /// Levels that are indented; deeper ones would leave no room for names.
@@ -94,10 +96,16 @@ impl Directories {
         }
     }
 
-    /// What is shown of a directory when there are so many paths in all.
-    fn show(&self, index: usize, paths: u128, sort: FileSort) -> Option<Shown> {
+    /// What is shown of a directory beside all that there is.
+    fn show(&self, index: usize, all: &Sums, sort: FileSort) -> Option<Shown> {
         let node = self.0.get(index)?;
-        let few = |sums: &Sums| sums.paths * 100 < paths * SHARE;
+        let few = |sums: &Sums| {
+            let less = |part: u128, whole: u128, share| part == 0 || part * 100 < whole * share;
+            less(sums.paths, all.paths, PATHS)
+                && less(sums.read, all.read, SHARE)
+                && less(sums.mapped, all.mapped, SHARE)
+                && less(sums.wall_ns, all.wall_ns, SHARE)
+        };
         let mut shown = Shown {
             name: String::from_utf8_lossy(&node.name).into_owned(),
             sums: node.total,
@@ -111,7 +119,7 @@ impl Directories {
                 shown.rest.more += 1;
                 continue;
             }
-            let Some(mut child) = self.show(index, paths, sort) else { continue };
+            let Some(mut child) = self.show(index, all, sort) else { continue };
             match child.below.pop() {
                 // Nearly all of it is in one directory: that is what matters.
                 Some(mut only) if child.below.is_empty() && few(&child.rest.sums) => {
@@ -196,15 +204,14 @@ pub fn files_tree(
         }
     }
     directories.total();
-    let paths = directories.0.first().map_or(0, |root| root.total.paths);
+    let mut all = directories.0.first().map_or(Sums::default(), |root| root.total);
+    for part in parts.values() {
+        all.add(part);
+    }
     let mut text = String::new();
     if !chosen.is_empty()
-        && let Some(mut root) = directories.show(0, paths, selection.sort)
+        && let Some(mut root) = directories.show(0, &all, selection.sort)
     {
-        let all = parts.values().fold(root.sums, |mut all, part| {
-            all.add(part);
-            all
-        });
         let mut lines = Vec::new();
         root.sums = all;
         root.lines(0, &parts, exact_steps(&all).map(|(n, step)| (n + step / 2) / step), &mut lines);
@@ -214,7 +221,9 @@ pub fn files_tree(
     clauses.push(if chosen.is_empty() {
         Clause::one("no paths")
     } else {
-        Clause::one(format!("rows under {SHARE} % of the paths folded"))
+        Clause::one(format!(
+            "rows under {PATHS} % of the paths (and {SHARE} % of the bytes and ms) folded"
+        ))
     });
     text.push_str(&own_words(&clauses, width));
     out.write_all(text.as_bytes())?;
@@ -364,7 +373,7 @@ fn table(lines: &[Line], width: usize) -> String {
     grid.complete(lines.iter().map(|line| {
         let indent = 2 * line.level.min(INDENTED).min(room.saturating_sub(NAME) / 2);
         let name =
-            shorten_middle(&escape(&line.name), room.saturating_sub(indent).max(1)).into_owned();
+            shorten_path(&escape(&line.name), room.saturating_sub(indent).max(1)).into_owned();
         format!("{}{name}", " ".repeat(indent))
     }));
     grid.render()

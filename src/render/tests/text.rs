@@ -1,4 +1,4 @@
-use super::super::text::{Clause, fold, own_words};
+use super::super::text::{Clause, fold, own_words, shorten_path};
 use super::super::units::{Scale, Split, seconds};
 use super::super::{
     bytes, command_line, counted, display_width, escape, quote, shorten_middle, time,
@@ -34,6 +34,7 @@ fn shortening_keeps_both_ends_and_the_width() {
     assert_eq!(shorten_middle("abcdefghij", 6), "ab…hij");
     assert_eq!(shorten_middle("abcdefghij", 1), "…");
     assert_eq!(shorten_middle("abcdefghij", 0), "");
+    assert_eq!(shorten_path("/usr/lib/name.so", 13), "/us…b/name.so");
     for text in [
         "日本語のファイル名.txt",
         "e\u{301}e\u{301}e\u{301}e\u{301}e\u{301}",
