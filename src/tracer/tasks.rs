@@ -113,7 +113,7 @@ impl Tasks {
 
     /// Adds the launcher's child, seized and not yet at its exec.
     pub fn launch(&mut self, pid: i32, follow: Follow, at: Nanos, out: &mut Outbox) {
-        self.add_process(pid, None, None, false, follow, at, out);
+        self.add_process(pid, None, false, follow, at, out);
         if let Some(slot) = self.slots.get_mut(&pid) {
             slot.task = Task::launching(follow);
         }
@@ -343,8 +343,7 @@ impl Tasks {
     fn add_process(
         &mut self,
         pid: i32,
-        parent: Option<ProcessId>,
-        by: Option<ThreadId>,
+        creator: Option<(ProcessId, Option<ThreadId>)>,
         vfork: bool,
         follow: Follow,
         at: Nanos,
@@ -352,6 +351,7 @@ impl Tasks {
     ) {
         let process = ProcessId(self.next_process);
         self.next_process += 1;
+        let (parent, by) = creator.map_or((None, None), |(parent, by)| (Some(parent), by));
         let inherited = parent.and_then(|p| self.groups.get(&p)).map(|g| g.image);
         let image = inherited.unwrap_or_else(|| self.new_image());
         let thread = self.add_thread(pid, process, image, follow);

@@ -423,7 +423,7 @@ impl Paths {
                 }
             }
             "dup" | "dup2" | "dup3" | "fcntl" | "fcntl64" => {
-                thread.copy_descriptor(args[0] as i32, end)
+                thread.copy_descriptor(args[0] as i32, end);
             }
             "recvmsg" => match named::received(tid, entered.sys.abi, args[1]) {
                 Some(came) => came.iter().for_each(|fd| thread.table.borrow_mut().forget(*fd)),
@@ -641,10 +641,10 @@ impl Observer for Paths {
                     }
                 }
             }
-            Event::ThreadExiting { process, thread, tid, last: true, at } => {
-                if self.threads.get(&thread).is_some_and(|state| !state.borrowed) {
-                    self.mapped.look(tid, process, at, true);
-                }
+            Event::ThreadExiting { process, thread, tid, last: true, at }
+                if self.threads.get(&thread).is_some_and(|state| !state.borrowed) =>
+            {
+                self.mapped.look(tid, process, at, true);
             }
             Event::ThreadEnded { thread, .. } => {
                 self.searches.close(thread);

@@ -41,11 +41,11 @@ impl Tasks {
                 self.start_thread(tid, process, None, at, out);
             }
             Lineage::ThreadOf(_) => {
-                self.add_process(tid, None, None, false, Follow::Every, at, out);
+                self.add_process(tid, None, false, Follow::Every, at, out);
             }
             Lineage::ChildOf(parent) => {
-                let parent = parent.and_then(by_pid);
-                self.add_process(tid, parent, None, false, Follow::Every, at, out);
+                let parent = parent.and_then(by_pid).map(|parent| (parent, None));
+                self.add_process(tid, parent, false, Follow::Every, at, out);
             }
         }
         self.welcome(tid, early, out);
@@ -93,7 +93,7 @@ impl Tasks {
         } else {
             let Some(follow) = self.groups.get(&parent).map(|g| g.follow) else { return };
             let vfork = birth == Birth::Vfork;
-            self.add_process(child, Some(parent), by, vfork, follow, at, out);
+            self.add_process(child, Some((parent, by)), vfork, follow, at, out);
         }
         match self.early.remove(&child) {
             Some(Early::Gone { at: then, .. }) if at.saturating_sub(then) >= STALE => {}
