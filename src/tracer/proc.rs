@@ -1,4 +1,4 @@
-//! /proc/PID/status (proc_pid_status(5)).
+//! What /proc says of a task: its status (proc_pid_status(5)), its magic links.
 
 /// The status of a process or thread, as read once.
 #[derive(Debug)]
@@ -24,5 +24,43 @@ impl Status {
     /// A signal set: signal 1 is bit 0.
     pub fn signals(&self, name: &str) -> Option<u64> {
         u64::from_str_radix(self.field(name)?, 16).ok()
+    }
+}
+
+/// What a magic link of /proc/TID leads to (`cwd`, `root`, `exe`, `fd/3`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its text, less what the kernel adds to that of a file that is gone.
+    pub path: Vec<u8>,
+    /// The file has no name any more.
+    pub gone: bool,
+    /// Size in bytes, of a regular file.
+    pub size: Option<u64>,
+}
+
+impl Link {
+    /// Reads it; `None` when the task or the descriptor is not there. No file
+    /// system is asked: it could be served by a process that is stopped for us.
+    pub fn read(tid: i32, link: &str) -> Option<Self> {
+        use std::os::unix::ffi::OsStringExt;
+        let at = format!("/proc/{tid}/{link}");
+        let mut path = std::fs::read_link(&at).ok()?.into_os_string().into_vec();
+        let at = std::ffi::CString::new(at).ok()?;
+        // SAFETY: all-zero bytes are a valid statx, which the kernel fills; the
+        // path ends in NUL and lives through the call.
+        let found = unsafe {
+            let mut found: libc::statx = std::mem::zeroed();
+            let wanted = libc::STATX_TYPE | libc::STATX_NLINK | libc::STATX_SIZE;
+            let flags = libc::AT_STATX_DONT_SYNC;
+            let done = libc::statx(libc::AT_FDCWD, at.as_ptr(), flags, wanted, &raw mut found);
+            (done == 0).then_some(found)
+        };
+        let gone = found.is_some_and(|found| found.stx_nlink == 0);
+        if gone && path.ends_with(b" (deleted)") {
+            path.truncate(path.len() - b" (deleted)".len());
+        }
+        let is_file = |mode: u16| u32::from(mode) & libc::S_IFMT == libc::S_IFREG;
+        let size = found.filter(|f| is_file(f.stx_mode)).map(|f| f.stx_size);
+        Some(Self { path, gone, size })
     }
 }

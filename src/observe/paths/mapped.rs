@@ -2,12 +2,16 @@
 //! exec (the program, its loader), as /proc/PID/maps has them then and at the end.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 
-use crate::tracer::{Nanos, ProcessId};
+use crate::tracer::{Link, Nanos, ProcessId};
+
+use super::place::patiently;
 
 /// Files by path, in order of first use.
 #[derive(Debug, Default)]
@@ -29,11 +33,9 @@ pub struct MappedEntry {
 impl Mapped {
     /// The file behind a descriptor was mapped; gives its size.
     pub fn by_descriptor(&mut self, tid: i32, fd: i32, process: ProcessId, at: Nanos) -> u64 {
-        let link = format!("/proc/{tid}/fd/{fd}");
-        let Ok(path) = fs::read_link(&link) else { return 0 };
-        let size = fs::metadata(&link).ok().filter(fs::Metadata::is_file).map(|m| m.len());
-        self.add(path.into_os_string().into_vec(), size, process, at);
-        size.unwrap_or(0)
+        let Some(link) = Link::read(tid, &format!("fd/{fd}")) else { return 0 };
+        self.add(link.path, link.size, process, at);
+        link.size.unwrap_or(0)
     }
 
     /// What a process has mapped now; gives the paths and their sizes.
@@ -74,11 +76,10 @@ impl Mapped {
 
 /// Size of a file as process `pid` sees it.
 fn size(pid: i32, path: &[u8]) -> Option<u64> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-    let root = std::path::PathBuf::from(format!("/proc/{pid}/root"));
-    let metadata = fs::metadata(root.join(path.strip_prefix("/").ok()?)).ok()?;
-    metadata.is_file().then_some(metadata.len())
+    let inside = Path::new(OsStr::from_bytes(path.strip_prefix(b"/")?));
+    let path = PathBuf::from(format!("/proc/{pid}/root")).join(inside);
+    let found = patiently(move || fs::metadata(path).ok())??;
+    found.is_file().then_some(found.len())
 }
 
 /// Paths of the executable file mappings in /proc/PID/maps (proc_pid_maps(5)).
@@ -87,6 +88,7 @@ fn executable(maps: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
         let mut words = line.splitn(6, |&byte| byte == b' ');
         let permissions = words.nth(1)?;
         let path = words.nth(3)?.trim_ascii_start();
+        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
         (permissions.get(2) == Some(&b'x') && path.starts_with(b"/")).then(|| unescape(path))
     })
 }
@@ -119,6 +121,6 @@ mod tests {
             7f02-7f03 rw-p 00000000 00:00 0 \n\
             7ffe-7fff r-xp 00000000 00:00 0                          [vdso]\n";
         let found: Vec<_> = executable(maps).collect();
-        assert_eq!(found, [&b"/usr/bin/cat"[..], b"/a b/lib\nx.so (deleted)"]);
+        assert_eq!(found, [&b"/usr/bin/cat"[..], b"/a b/lib\nx.so"]);
     }
 }

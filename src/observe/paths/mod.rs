@@ -14,12 +14,12 @@ mod table;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::syscall::{Abi, CallInfo, CallSet, ReturnRole, Role};
-use crate::tracer::{Call, Event, Nanos, Observer, Outcome, ProcessId, ThreadId};
+use crate::tracer::{Call, Event, Link, Nanos, Observer, Outcome, ProcessId, ThreadId};
 
 pub use mapped::{Mapped, MappedEntry};
 pub use place::Marks;
@@ -27,7 +27,7 @@ pub use rows::{More, Row};
 pub use search::Searched;
 
 use named::{Entered, Name};
-use place::{Base, Place, join};
+use place::{Base, Place, join, patiently};
 use rows::Rows;
 use search::{Look, Searches};
 use table::{Asked, Table};
@@ -292,13 +292,14 @@ impl Paths {
             if candidates.iter().all(|candidate| candidate == path) {
                 continue;
             }
-            let there =
-                |path: &[u8]| fs::symlink_metadata(std::ffi::OsStr::from_bytes(path)).is_ok();
-            let link =
-                end.succeeded().then(|| fs::read_link(format!("/proc/{tid}/fd/{}", end.value)));
-            let link = link.and_then(Result::ok).map(|link| link.into_os_string().into_vec());
-            let fits = |candidate: &&Vec<u8>| match &link {
-                Some(link) if candidates.contains(link) => *candidate == link,
+            let there = |path: &[u8]| {
+                let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
+                patiently(move || fs::symlink_metadata(path).is_ok()).unwrap_or(true)
+            };
+            let opened = end.succeeded().then(|| Link::read(tid, &format!("fd/{}", end.value)));
+            let opened = opened.flatten().map(|link| link.path);
+            let fits = |candidate: &&Vec<u8>| match &opened {
+                Some(opened) if candidates.contains(opened) => *candidate == opened,
                 _ => there(candidate) != end.missed(),
             };
             if let Some(candidate) = candidates.iter().find(fits) {
@@ -363,7 +364,7 @@ impl Paths {
                 kind => row.more_mut().count(kind),
             }
             if info.kind == "exec" && end.succeeded() {
-                let size = fs::metadata(format!("/proc/{tid}/exe")).map_or(0, |m| m.len());
+                let size = Link::read(tid, "exe").and_then(|exe| exe.size).unwrap_or(0);
                 row.more_mut().mapped = size;
             }
         }
@@ -475,11 +476,11 @@ impl Paths {
         let row = self.rows.of(path, marks, end.from, end.process);
         thread.table.borrow_mut().set(fd, row, end.at);
         if self.resolve
-            && let Ok(target) = fs::read_link(format!("/proc/{tid}/fd/{fd}"))
-            && target.as_os_str().as_bytes() != path.as_slice()
+            && let Some(target) = Link::read(tid, &format!("fd/{fd}"))
+            && target.path != *path
             && let Some(row) = self.rows.get_mut(row)
         {
-            row.more_mut().target = Some(target.into_os_string().into_vec());
+            row.more_mut().target = Some(target.path);
         }
     }
 
@@ -628,8 +629,7 @@ impl Observer for Paths {
                     state.borrowed = false;
                     state.own_table();
                 }
-                let program = fs::read_link(format!("/proc/{pid}/exe"));
-                let program = program.map(|p| p.into_os_string().into_vec()).unwrap_or_default();
+                let program = Link::read(pid, "exe").map(|exe| exe.path).unwrap_or_default();
                 for (path, size) in self.mapped.look(pid, process, at, false) {
                     // The program counts under the name that it was executed by.
                     if path != program {

@@ -7,8 +7,12 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use crate::tracer::{Link, block_all};
 
 /// What a path is not to be taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
@@ -135,26 +139,34 @@ impl Place {
 impl Base {
     /// What a link of /proc/TID says.
     pub fn ask(tid: i32, link: &str) -> Self {
-        let at = format!("/proc/{tid}/{link}");
-        let Ok(path) = fs::read_link(&at) else {
-            return Self { path: b"?".to_vec(), marks: Marks::RELATIVE };
-        };
-        let gone = fs::metadata(&at).is_ok_and(|m| m.nlink() == 0);
-        Self::from_link(path.into_os_string().into_vec(), gone)
+        match Link::read(tid, link) {
+            Some(link) => Self::of(link),
+            None => Self { path: b"?".to_vec(), marks: Marks::RELATIVE },
+        }
     }
 
-    /// From the text of such a link; the kernel adds to that of a file that is gone.
-    pub fn from_link(mut path: Vec<u8>, gone: bool) -> Self {
-        if gone && path.ends_with(b" (deleted)") {
-            path.truncate(path.len() - b" (deleted)".len());
-        }
-        let marks = match path.first() {
-            _ if gone => Marks::DELETED,
+    /// The directory or file that a link leads to.
+    pub fn of(link: Link) -> Self {
+        let marks = match link.path.first() {
+            _ if link.gone => Marks::DELETED,
             Some(b'/') => Marks::NONE,
             _ => Marks::RELATIVE, // (unreachable)...
         };
-        Self { path, marks }
+        Self { path: link.path, marks }
     }
+}
+
+/// Looks at a file system by name, which may wait for whoever serves it: where
+/// that is a process that stands still for us, for ever.
+pub fn patiently<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let (tell, told) = mpsc::channel();
+    let looking = thread::Builder::new().name("look".into()).spawn(move || {
+        block_all(); // They are the loop's.
+        let _ = tell.send(look());
+    });
+    looking.ok()?;
+    told.recv_timeout(PATIENCE).ok()
 }
 
 /// The path that `name` stands for from `base`: absolute, without `.`, `..` and
@@ -188,9 +200,11 @@ pub fn join(base: &[u8], name: &[u8], seen: &Path) -> Vec<u8> {
 /// Goes to the directory above, not above the first `floor` bytes.
 fn leave(path: &mut Vec<u8>, floor: usize, seen: &Path) {
     let here = seen.join(Path::new(OsStr::from_bytes(path.get(1..).unwrap_or_default())));
-    if fs::symlink_metadata(&here).is_ok_and(|m| m.is_symlink())
-        && let Ok(real) = fs::canonicalize(&here)
-    {
+    let real = patiently(move || {
+        fs::symlink_metadata(&here).ok().filter(fs::Metadata::is_symlink)?;
+        fs::canonicalize(&here).ok()
+    });
+    if let Some(Some(real)) = real {
         let real = real.strip_prefix(seen).map(|p| Path::new("/").join(p)).unwrap_or(real);
         *path = real.into_os_string().into_vec();
     }
@@ -246,9 +260,13 @@ mod tests {
 
     #[test]
     fn what_proc_says_of_the_gone() {
-        let base = Base::from_link(b"/a (deleted)".to_vec(), true);
-        assert_eq!((base.path.as_slice(), base.marks), (&b"/a"[..], Marks::DELETED));
-        let base = Base::from_link(b"/a (deleted)".to_vec(), false);
-        assert_eq!((base.path.as_slice(), base.marks), (&b"/a (deleted)"[..], Marks::NONE));
+        let base = |gone| Base::of(Link { path: b"/a".to_vec(), gone, size: None });
+        assert_eq!((base(true).marks, base(false).marks), (Marks::DELETED, Marks::NONE));
+    }
+
+    #[test]
+    fn who_does_not_answer_is_not_waited_for() {
+        assert_eq!(patiently(|| 7), Some(7));
+        assert_eq!(patiently(|| thread::sleep(Duration::from_secs(30))), None);
     }
 }

@@ -7,11 +7,8 @@
 //! to make it open again is seen, or takes the entry out.
 
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
 
-use crate::tracer::Nanos;
+use crate::tracer::{Link, Nanos};
 
 use super::place::Base;
 
@@ -72,13 +69,11 @@ pub enum Asked {
 
 /// Asks what descriptor `fd` of a thread is; `None` when it is not open.
 pub fn ask(tid: i32, fd: i32) -> Option<Asked> {
-    let at = format!("/proc/{tid}/fd/{fd}");
-    let link = fs::read_link(&at).ok()?.into_os_string().into_vec();
-    if link.first() == Some(&b'/') && !link.starts_with(b"/memfd:") {
-        let gone = fs::metadata(&at).is_ok_and(|m| m.nlink() == 0);
-        return Some(Asked::File(Base::from_link(link, gone)));
+    let link = Link::read(tid, &format!("fd/{fd}"))?;
+    if link.path.first() == Some(&b'/') && !link.path.starts_with(b"/memfd:") {
+        return Some(Asked::File(Base::of(link)));
     }
-    Some(Asked::Kind(kind(&String::from_utf8_lossy(&link))))
+    Some(Asked::Kind(kind(&String::from_utf8_lossy(&link.path))))
 }
 
 /// `pipe:[1]`, `anon_inode:[eventfd]`, `/memfd:name (deleted)`, ... as a kind.
