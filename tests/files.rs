@@ -129,6 +129,15 @@ fn rows_name_the_processes_that_used_them() {
 }
 
 #[test]
+fn every_row_was_used() {
+    let Some(walk) = Walk::new("paths-rules") else { return };
+    let (record, _) = walk.traced(&[]);
+    let unused = |row: &&FileRow| row.mapped_bytes == 0 && Expected::of(row).numbers.is_empty();
+    let unused: Vec<_> = files(&record).paths.iter().filter(unused).collect();
+    assert!(unused.is_empty(), "{unused:#?}");
+}
+
+#[test]
 fn a_path_that_may_not_be_opened_is_no_miss() {
     let Some(mut command) = nobody() else { return };
     let scratch = Scratch::new("eacces");
@@ -138,7 +147,7 @@ fn a_path_that_may_not_be_opened_is_no_miss() {
     let everybody = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(root.join("report"), everybody).expect("it is ours");
     std::fs::write(&shut, "x").expect("scratch can be written");
-    std::fs::set_permissions(&shut, std::fs::Permissions::from_mode(0)).expect("it is ours");
+    std::fs::set_permissions(&shut, std::fs::Permissions::from_mode(0o0)).expect("it is ours");
     command.arg(support::coldtrace_path()).args(["files", "--json", "-o"]).arg(&report);
     let finished = finish(command.arg("cat").arg(&shut));
     finished.assert_code(1);
@@ -549,7 +558,7 @@ fn two_threads_that_change_their_directory_and_open_are_told_apart() {
     let row = |name: &str, words: String| {
         Expected::new(walk.path(name).into_os_string().into_vec(), &words)
     };
-    let opened = |n: u64| format!("opens_read={n} other.close={n}");
+    let opened = |n: u64| format!("opens_read={n}");
     let read = |n: u64| format!("{} other.read={n} read_bytes={n}", opened(n));
     let expected = [
         row("d1", "other.chdir=2000".into()),

@@ -215,14 +215,14 @@ pub fn files(record: &Record) -> &Files {
 }
 
 /// The row of a path.
-pub fn row<'a>(record: &'a Record, path: impl AsRef<OsStr>) -> Option<&'a FileRow> {
+pub fn row(record: &Record, path: impl AsRef<OsStr>) -> Option<&FileRow> {
     let path = path.as_ref().as_bytes();
     files(record).paths.iter().find(|row| row.bytes() == path)
 }
 
 /// The row of a path; panics where there is none.
 #[track_caller]
-pub fn the_row<'a>(record: &'a Record, path: impl AsRef<OsStr>) -> &'a FileRow {
+pub fn the_row(record: &Record, path: impl AsRef<OsStr>) -> &FileRow {
     let path = path.as_ref();
     row(record, path).unwrap_or_else(|| panic!("no row of {}: {}", path.display(), listing(record)))
 }
