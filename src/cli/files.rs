@@ -105,6 +105,17 @@ struct Choice {
 
 impl Choice {
     fn selection(&self, processes: Option<&[Process]>) -> Result<Selection, Failure> {
+        for class in &self.classes {
+            if !Paths::kinds().any(|kind| kind == class) {
+                let mut kinds: Vec<&str> = Paths::kinds().collect();
+                kinds.sort_unstable();
+                kinds.dedup();
+                return Err(Failure::own(format_args!(
+                    "--class {class}: no kind of call; known are {}",
+                    kinds.join(", ")
+                )));
+            }
+        }
         let glob = |glob: &String| {
             let mut builder = globset::GlobBuilder::new(glob);
             let glob = builder.literal_separator(true).build();
@@ -241,7 +252,8 @@ fn traced(args: &Args) -> Result<End, Failure> {
     record.syscalls = None;
     record.processes = Some(seen.process_list());
     record.mapped = Some(MappedFile::all(&paths, traced.started));
-    let totals = Files::without_paths(&mut paths, traced.started);
+    paths.finish();
+    let totals = Files::without_paths(&paths, traced.started);
     let source = Collected { paths, totals, start: traced.started };
     output.after_ctrl_c(traced.ending)?;
     let selection = args.choice.selection(record.processes.as_deref())?;

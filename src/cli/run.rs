@@ -163,8 +163,9 @@ impl How<'_> {
         self.tracing.note_selection(&mut record.measurement);
         record.processes = Some(seen.process_list());
         if all {
+            paths.finish();
             record.mapped = Some(MappedFile::all(&paths, traced.started));
-            record.files = Some(Files::of(&mut paths, traced.started));
+            record.files = Some(Files::of(&paths, traced.started));
         }
         Ok((record, end))
     }

@@ -13,14 +13,14 @@ use crate::tracer::Nanos;
 use super::files::{FileRow, Files, MappedFile, Search};
 
 impl Files {
-    /// All of it.
-    pub fn of(paths: &mut Paths, start: Nanos) -> Self {
+    /// All of it; the collector has [finished](Paths::finish).
+    pub fn of(paths: &Paths, start: Nanos) -> Self {
         let rows = (0..paths.len()).filter_map(|i| FileRow::of(paths, i, start)).collect();
         Self { paths: rows, ..Self::without_paths(paths, start) }
     }
 
     /// All but the rows, of which there may be a million.
-    pub fn without_paths(paths: &mut Paths, start: Nanos) -> Self {
+    pub fn without_paths(paths: &Paths, start: Nanos) -> Self {
         let (stats_by_path, stats_by_descriptor) = paths.stats;
         let unreadable = paths.unreadable;
         let searches = paths.searches().iter().map(|search| Search::of(search, start)).collect();

@@ -46,7 +46,7 @@ pub use inherited::{ignore_failed_writes, was_closed};
 pub use launch::Command;
 #[doc(hidden)]
 pub use launch::high;
-pub use proc::{Link, Status};
+pub use proc::{Link, Status, follow};
 pub use session::{FilterState, Options, Traced, attach, trace};
 #[doc(hidden)]
 pub use signals::block_all;

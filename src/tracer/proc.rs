@@ -64,3 +64,36 @@ impl Link {
         Some(Self { path, gone, size })
     }
 }
+
+/// Where the symbolic link `path` of a task's root leads, as the tracer sees
+/// it; `None` where it is none, or the kernel is older than 5.6.
+pub fn follow(tid: i32, path: &[u8]) -> Option<Vec<u8>> {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    let root = std::fs::File::open(format!("/proc/{tid}/root")).ok()?;
+    let path = std::ffi::CString::new(path).ok()?;
+    let open = |flags: i32| {
+        // SAFETY: all-zero bytes are a valid open_how, which the kernel reads; the
+        // path ends in NUL and lives through the call.
+        unsafe {
+            let mut how: libc::open_how = std::mem::zeroed();
+            how.flags = (flags | libc::O_PATH | libc::O_CLOEXEC) as u64;
+            how.resolve = libc::RESOLVE_IN_ROOT;
+            let size = size_of_val(&how);
+            let fd = libc::syscall(
+                libc::SYS_openat2,
+                root.as_raw_fd(),
+                path.as_ptr(),
+                &raw const how,
+                size,
+            );
+            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as i32))
+        }
+    };
+    let itself = std::fs::File::from(open(libc::O_NOFOLLOW)?);
+    if !itself.metadata().ok()?.is_symlink() {
+        return None;
+    }
+    let target = open(0)?;
+    let own = std::process::id() as i32;
+    Some(Link::read(own, &format!("fd/{}", target.as_raw_fd()))?.path)
+}

@@ -15,11 +15,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::syscall::{Abi, CallInfo, CallSet, ReturnRole, Role};
-use crate::tracer::{Call, Event, Link, Nanos, Observer, Outcome, ProcessId, ThreadId};
+use crate::tracer::{Call, Event, Link, Nanos, Observer, Outcome, ProcessId, ThreadId, follow};
 
 pub use mapped::{Mapped, MappedEntry};
 pub use place::Marks;
@@ -46,6 +46,9 @@ pub struct Paths {
     pub stats: (u64, u64),
     /// Path arguments that could not be read.
     pub unreadable: u64,
+    /// The rows by first use, once it is known that there are no more: a call
+    /// counts when it ends, and others may have begun and ended in between.
+    order: Vec<u32>,
 }
 
 /// A thread, and what it resolves names with.
@@ -127,6 +130,12 @@ impl Paths {
         calls
     }
 
+    /// The words for what calls do to a file: keys of `other`, and `open`, `stat`.
+    pub fn kinds() -> impl Iterator<Item = &'static str> {
+        let named = Abi::native().calls().filter_map(|sys| sys.info());
+        named.filter(|info| names_a_file(info)).map(|info| info.kind)
+    }
+
     /// Rows.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -137,14 +146,23 @@ impl Paths {
         self.len() == 0
     }
 
-    /// A path, its marks and its row, in order of first use.
+    /// A path, its marks and its row; in order of first use after [`Self::finish`].
     pub fn row(&self, i: usize) -> Option<(&[u8], Marks, &Row)> {
-        self.rows.get(u32::try_from(i).ok()?)
+        let i = u32::try_from(i).ok()?;
+        self.rows.get(self.order.get(i as usize).copied().unwrap_or(i))
     }
 
-    /// The searches, in order.
-    pub fn searches(&mut self) -> &[Searched] {
-        self.searches.finish()
+    /// The run is over: puts rows in order, closes searches.
+    pub fn finish(&mut self) {
+        self.order = (0..self.rows.len() as u32).collect();
+        let rows = &self.rows;
+        self.order.sort_by_key(|&row| rows.get(row).map(|(_, _, row)| row.first));
+        self.searches.finish();
+    }
+
+    /// The searches, in order, once they are closed.
+    pub fn searches(&self) -> &[Searched] {
+        self.searches.done()
     }
 
     fn call(&mut self, call: &Call) {
@@ -193,12 +211,8 @@ impl Paths {
         for (argument, name) in &entered.names {
             let argument = *argument;
             match name {
-                Name::Path { from, name } => {
-                    let (base, doubtful) = self.base(entered.thread, *from, name, entered.at);
-                    let seen = self.seen_root(entered.thread, base.marks);
-                    let path = join(&base.path, name, &seen);
-                    let doubtful = doubtful.then(|| name.clone());
-                    resolved.push(Resolved::Path { path, marks: base.marks, doubtful });
+                Name::Path { from, name, rooted } => {
+                    resolved.push(self.lead(entered, *from, name, *rooted));
                 }
                 Name::Descriptor(fd) => {
                     if let Some(row) = self.descriptor(entered.thread, *fd, entered.at, process) {
@@ -250,14 +264,31 @@ impl Paths {
         (place.cwd(tid).clone(), shared)
     }
 
-    /// Where the tracer sees the root that a path is given from.
-    fn seen_root(&self, id: ThreadId, marks: Marks) -> PathBuf {
-        match self.threads.get(&id) {
-            Some(thread) if marks.has(Marks::NAMESPACE) => {
-                PathBuf::from(format!("/proc/{}/root", thread.tid))
+    /// Where a name leads.
+    fn lead(&mut self, call: &Entered, from: Option<i32>, name: &[u8], rooted: bool) -> Resolved {
+        let start = if rooted { b"" } else { name };
+        let (base, doubtful) = self.base(call.thread, from, start, call.at);
+        let mut marks = base.marks;
+        let mut path = base.path.clone();
+        if let Some(thread) = self.threads.get(&call.thread) {
+            let tid = thread.tid;
+            let root = thread.place.borrow_mut().root(tid).path.clone();
+            let floor = match rooted {
+                true => base.path.len(),
+                false if base.path.starts_with(&root) => root.len(),
+                false => 0,
+            };
+            path = join(&base.path, name, floor, &|link| {
+                let inside = link.strip_prefix(root.as_slice()).filter(|_| !rooted)?.to_vec();
+                patiently(move || follow(tid, &inside)).flatten()
+            });
+            // The way up from a directory that is gone leads to one that is not.
+            if !path.starts_with(&base.path) {
+                marks = marks.without(Marks::DELETED);
             }
-            _ => PathBuf::from("/"),
         }
+        let doubtful = doubtful.then(|| name.to_vec());
+        Resolved::Path { path, marks, doubtful }
     }
 
     /// The row of a descriptor; asks what it is where that was not seen.
@@ -287,7 +318,7 @@ impl Paths {
         for resolved in &mut thread.resolved {
             let Resolved::Path { path, doubtful: Some(name), .. } = resolved else { continue };
             let candidates: Vec<Vec<u8>> = std::iter::once(path.clone())
-                .chain(place.lately(tid).map(|base| join(&base.path, name, Path::new("/"))))
+                .chain(place.lately(tid).map(|base| join(&base.path, name, 0, &|_| None)))
                 .collect();
             if candidates.iter().all(|candidate| candidate == path) {
                 continue;
@@ -317,6 +348,11 @@ impl Paths {
         let has_path = thread.resolved.iter().any(|r| matches!(r, Resolved::Path { .. }));
         let mut counted: Vec<u32> = Vec::new();
         for resolved in &thread.resolved {
+            // A descriptor that is not open any more: what it was, and what would lie
+            // below it, have nothing to do with it.
+            if end.errno == Some(libc::EBADF) {
+                continue;
+            }
             let (number, by_path) = match resolved {
                 Resolved::Path { path, marks, .. } => {
                     if matches!(info.kind, "open" | "stat" | "access" | "readlink" | "exec") {
@@ -328,8 +364,6 @@ impl Paths {
                     }
                     (self.rows.of(path, *marks, end.from, end.process), true)
                 }
-                // It is not open any more: what it was has nothing to do with it.
-                Resolved::Descriptor { .. } if end.errno == Some(libc::EBADF) => continue,
                 Resolved::Descriptor { row, .. } => (*row, false),
             };
             if counted.contains(&number) {

@@ -18,6 +18,8 @@ pub enum Name {
         from: Option<i32>,
         /// As it was given.
         name: Vec<u8>,
+        /// The directory is the root of this path (RESOLVE_IN_ROOT).
+        rooted: bool,
     },
     /// A descriptor.
     Descriptor(i32),
@@ -58,6 +60,8 @@ impl Entered {
             at.and_then(|i| args.get(i)).copied().unwrap_or(0)
         };
         let at_flags = flags_of(Role::Atflags);
+        let in_root = info.name == "openat2"
+            && word(tid, args[2].wrapping_add(16)) & libc::RESOLVE_IN_ROOT != 0;
         let mut dirfd = None;
         for (i, role) in info.args.into_iter().enumerate() {
             let argument = args.get(i).copied().unwrap_or(0);
@@ -66,11 +70,17 @@ impl Entered {
             match role {
                 Role::Dirfd => dirfd = Some(fd),
                 Role::Path => {
-                    let follows = info.name == "readlinkat" || at_flags & EMPTY_PATH != 0;
-                    names.extend(path(tid, argument, from, follows).map(|name| (i, name)));
+                    let empty = at_flags & EMPTY_PATH != 0;
+                    let itself = Itself {
+                        empty: empty || info.name == "readlinkat",
+                        null: empty || takes_null(info.name),
+                    };
+                    let name = path(tid, argument, from, itself);
+                    names.extend(name.map(|name| (i, rooted(name, in_root))));
                 }
                 Role::PathIf if is_path(info.name, &args) => {
-                    names.extend(path(tid, argument, None, false).map(|name| (i, name)));
+                    names
+                        .extend(path(tid, argument, None, Itself::default()).map(|name| (i, name)));
                 }
                 Role::Fd if fd >= 0 && !(info.kind == "mmap" && is_anonymous(args[3])) => {
                     names.push((i, Name::Descriptor(fd)));
@@ -115,22 +125,42 @@ fn is_path(name: &str, args: &[u64; 6]) -> bool {
     }
 }
 
-fn path(tid: i32, address: u64, from: Option<i32>, empty_is_itself: bool) -> Option<Name> {
+/// When a call means the directory that it is given.
+#[derive(Debug, Clone, Copy, Default)]
+struct Itself {
+    /// By an empty path.
+    empty: bool,
+    /// By NULL.
+    null: bool,
+}
+
+/// Calls that allow NULL for a path: the descriptor itself, or nothing (acct).
+fn takes_null(name: &str) -> bool {
+    matches!(name, "utimensat" | "utimensat_time64" | "futimesat" | "fanotify_mark" | "acct")
+}
+
+fn rooted(name: Name, in_root: bool) -> Name {
+    match name {
+        Name::Path { from, name, .. } => Name::Path { from, name, rooted: in_root },
+        other => other,
+    }
+}
+
+fn path(tid: i32, address: u64, from: Option<i32>, is_itself: Itself) -> Option<Name> {
     let itself = || match from {
         Some(fd) if fd != FROM_CWD => Name::Descriptor(fd),
         _ => Name::Cwd,
     };
-    if address == 0 {
-        // NULL: the descriptor itself (utimensat), or nothing (acct).
-        return from.filter(|&fd| fd != FROM_CWD).map(Name::Descriptor);
+    if address == 0 && is_itself.null {
+        return from.map(|_| itself());
     }
     let Some(name) = read_string(tid, address, PATH_MAX) else {
         return Some(Name::Unreadable);
     };
     if name.is_empty() {
-        return Some(if empty_is_itself { itself() } else { Name::Empty });
+        return Some(if is_itself.empty { itself() } else { Name::Empty });
     }
-    Some(Name::Path { from: from.filter(|&fd| fd != FROM_CWD), name })
+    Some(Name::Path { from: from.filter(|&fd| fd != FROM_CWD), name, rooted: false })
 }
 
 /// The path of a unix socket's address (unix(7)); none of an unnamed or
@@ -142,8 +172,11 @@ fn socket_path(tid: i32, address: u64, length: u64) -> Option<Name> {
     let family = u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]);
     let path = bytes.get(2..read)?;
     let name = path.split(|&byte| byte == 0).next()?;
-    (i32::from(family) == libc::AF_UNIX && !name.is_empty())
-        .then(|| Name::Path { from: None, name: name.to_vec() })
+    (i32::from(family) == libc::AF_UNIX && !name.is_empty()).then(|| Name::Path {
+        from: None,
+        name: name.to_vec(),
+        rooted: false,
+    })
 }
 
 /// The 64-bit word at an address; 0 where it cannot be read.
@@ -229,7 +262,7 @@ mod tests {
     #[test]
     fn paths_and_descriptors_are_where_the_roles_say() {
         let (a, b) = (c"one".as_ptr() as u64, c"/two".as_ptr() as u64);
-        let path = |from, name: &str| Name::Path { from, name: name.into() };
+        let path = |from, name: &str| Name::Path { from, name: name.into(), rooted: false };
         let at = FROM_CWD as u32 as u64;
         assert_eq!(
             of("renameat2", [at, a, 7, b, 0, 0]).names,
@@ -247,6 +280,7 @@ mod tests {
         assert_eq!(of("mmap", [0, 4096, 1, 0x22, 3, 0]).names, []);
         assert_eq!(of("mmap", [0, 4096, 1, 0x2, 3, 0]).names, [(4, Name::Descriptor(3))]);
         assert_eq!(of("acct", [0; 6]).names, []);
+        assert_eq!(of("open", [0; 6]).names, [(0, Name::Unreadable)]);
         let flags = u64::from(libc::O_RDWR as u32);
         assert_eq!(of("openat", [at, a, flags, 0, 0, 0]).flags, flags);
     }
@@ -257,7 +291,7 @@ mod tests {
         address[0] = libc::AF_UNIX as u8;
         address[2..6].copy_from_slice(b"/s/k");
         let at = address.as_ptr() as u64;
-        let path = Name::Path { from: None, name: b"/s/k".to_vec() };
+        let path = Name::Path { from: None, name: b"/s/k".to_vec(), rooted: false };
         assert_eq!(
             of("connect", [3, at, 110, 0, 0, 0]).names,
             [(0, Name::Descriptor(3)), (1, path)]

@@ -4,10 +4,7 @@
 //! What the kernel did to get there is not derived but asked of it: a change of
 //! directory is rare, and /proc/TID/cwd tells where it went.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -38,6 +35,12 @@ impl Marks {
     /// From that number.
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
+    }
+
+    /// All but this one.
+    #[must_use]
+    pub const fn without(self, mark: Self) -> Self {
+        Self(self.0 & !mark.0)
     }
 
     /// Whether it has this mark.
@@ -170,19 +173,31 @@ pub fn patiently<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -
 }
 
 /// The path that `name` stands for from `base`: absolute, without `.`, `..` and
-/// doubled slashes. Links are not followed, but for those that `..` leads out
-/// of: what is above them is not what is above their name. `seen` is where the
-/// tracer sees the target's root.
-pub fn join(base: &[u8], name: &[u8], seen: &Path) -> Vec<u8> {
+/// doubled slashes. It stays within the first `floor` bytes of the base. Links
+/// are not followed, but for those that `..` leads out of: what is above them is
+/// not what is above their name, and `follow` says where they lead.
+pub fn join(
+    base: &[u8],
+    name: &[u8],
+    floor: usize,
+    follow: &dyn Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Vec<u8> {
     let mut path = base.to_vec();
     while path.last() == Some(&b'/') {
         path.pop();
     }
-    let floor = if name.first() == Some(&b'/') { path.len() } else { 0 };
     for part in name.split(|&byte| byte == b'/') {
         match part {
             b"" | b"." => {}
-            b".." => leave(&mut path, floor, seen),
+            b".." => {
+                if path.len() > floor
+                    && let Some(real) = follow(&path)
+                {
+                    path = real;
+                }
+                let slash = path.iter().rposition(|&byte| byte == b'/');
+                path.truncate(slash.unwrap_or(0).max(floor.min(path.len())));
+            }
             _ => {
                 path.push(b'/');
                 path.extend_from_slice(part);
@@ -197,30 +212,14 @@ pub fn join(base: &[u8], name: &[u8], seen: &Path) -> Vec<u8> {
     path
 }
 
-/// Goes to the directory above, not above the first `floor` bytes.
-fn leave(path: &mut Vec<u8>, floor: usize, seen: &Path) {
-    let here = seen.join(Path::new(OsStr::from_bytes(path.get(1..).unwrap_or_default())));
-    let real = patiently(move || {
-        fs::symlink_metadata(&here).ok().filter(fs::Metadata::is_symlink)?;
-        fs::canonicalize(&here).ok()
-    });
-    if let Some(Some(real)) = real {
-        let real = real.strip_prefix(seen).map(|p| Path::new("/").join(p)).unwrap_or(real);
-        *path = real.into_os_string().into_vec();
-    }
-    if let Some(slash) = path.iter().rposition(|&byte| byte == b'/')
-        && slash >= floor
-    {
-        path.truncate(slash);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn joined(base: &str, name: &str) -> String {
-        String::from_utf8(join(base.as_bytes(), name.as_bytes(), Path::new("/"))).unwrap()
+    fn joined(base: &str, name: &str, floor: usize) -> String {
+        // `/deep/er` has the name `/link`.
+        let follow = |path: &[u8]| (path == b"/link").then(|| b"/deep/er".to_vec());
+        String::from_utf8(join(base.as_bytes(), name.as_bytes(), floor, &follow)).unwrap()
     }
 
     #[test]
@@ -237,25 +236,21 @@ mod tests {
             ("/a", ".", "/a"),
             ("/jail", "/x", "/jail/x"),
         ] {
-            assert_eq!(joined(base, name), path, "{base} {name}");
+            assert_eq!(joined(base, name, 0), path, "{base} {name}");
         }
     }
 
     #[test]
     fn nobody_leaves_his_root() {
-        assert_eq!(joined("/jail", "/../../x"), "/jail/x");
+        assert_eq!(joined("/jail", "/../../x", 5), "/jail/x");
+        assert_eq!(joined("/jail/a", "../../../x", 5), "/jail/x");
     }
 
     #[test]
     fn the_way_up_from_a_link_is_from_where_it_leads() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path().canonicalize().unwrap();
-        fs::create_dir_all(dir.join("deep/er")).unwrap();
-        std::os::unix::fs::symlink("deep/er", dir.join("link")).unwrap();
-        let base = dir.to_str().unwrap();
-        assert_eq!(joined(base, "link/../x"), format!("{base}/deep/x"));
-        assert_eq!(joined(base, "link/x"), format!("{base}/link/x"));
-        assert_eq!(joined(base, "none/../x"), format!("{base}/x"));
+        assert_eq!(joined("/", "link/../x", 0), "/deep/x");
+        assert_eq!(joined("/", "link/x", 0), "/link/x");
+        assert_eq!(joined("/none", "../x", 0), "/x");
     }
 
     #[test]

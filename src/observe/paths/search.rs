@@ -27,6 +27,8 @@ pub struct Searched {
     pub start: Nanos,
     /// Who searched.
     pub process: u32,
+    /// A path that was found in between: a probe, if it is looked below it next.
+    between: Option<(Vec<u8>, u64)>,
 }
 
 /// One look at a path.
@@ -62,17 +64,20 @@ impl Searches {
         let open = self.open.get_mut(&thread);
         if let Some(search) = open {
             if look.missed {
-                if search.takes(directory, name) {
+                if search.takes(directory, name) && search.settles_between(directory) {
                     search.miss(directory, name, look);
                     return;
                 }
-            } else if search.is_sought(directory, name) {
+            } else if search.is_sought(directory, name) && search.settles_between(directory) {
                 search.found = Some(look.path.to_vec());
                 self.close(thread);
                 return;
             } else if search.is_probe(look.path) {
                 search.probes += 1;
                 search.wall += look.wall;
+                return;
+            } else if search.between.is_none() {
+                search.between = Some((look.path.to_vec(), look.wall));
                 return;
             }
             self.close(thread);
@@ -97,13 +102,17 @@ impl Searches {
         }
     }
 
-    /// All of them, those that go on too; in order of their ends.
-    pub fn finish(&mut self) -> &[Searched] {
+    /// Closes all, and puts them in order.
+    pub fn finish(&mut self) {
         let open: Vec<ThreadId> = self.open.keys().copied().collect();
         for thread in open {
             self.close(thread);
         }
         self.done.sort_by_key(|search| search.start);
+    }
+
+    /// Those that are closed.
+    pub fn done(&self) -> &[Searched] {
         &self.done
     }
 }
@@ -117,6 +126,18 @@ impl Searched {
         let same_name = self.suffixes.iter().any(|suffix| self.is_with(name, suffix));
         let here = self.directories.last().is_some_and(|last| last == directory);
         same_name || here && common_stem(&self.stem, name).is_some()
+    }
+
+    /// What was found in between is a probe if this directory is in it. False
+    /// where it was something else: then the search was over.
+    fn settles_between(&mut self, directory: &[u8]) -> bool {
+        let Some((path, wall)) = self.between.take() else { return true };
+        let is_probe = is_within(directory, &path);
+        if is_probe {
+            self.probes += 1;
+            self.wall += wall;
+        }
+        is_probe
     }
 
     fn is_with(&self, name: &[u8], suffix: &[u8]) -> bool {
@@ -162,9 +183,6 @@ impl Searched {
 
     /// Whether a path is a directory that it looks into, or is about to.
     fn is_probe(&self, path: &[u8]) -> bool {
-        let below = |directory: &Vec<u8>| {
-            directory.starts_with(path) && matches!(directory.get(path.len()), None | Some(b'/'))
-        };
         let last = self.directories.last();
         // One where the stem is a directory: a package's.
         let own = last.is_some_and(|last| {
@@ -172,8 +190,14 @@ impl Searched {
                 .and_then(|rest| rest.strip_prefix(b"/"))
                 .is_some_and(|name| name == self.stem)
         });
-        own || self.directories.iter().rev().take(8).any(below)
+        own || self.directories.iter().rev().take(8).any(|directory| is_within(directory, path))
     }
+}
+
+/// Whether a directory is `path` or below it.
+fn is_within(directory: &[u8], path: &[u8]) -> bool {
+    directory.starts_with(path)
+        && (path.ends_with(b"/") || matches!(directory.get(path.len()), None | Some(b'/')))
 }
 
 /// Length of what two names have in common as a stem: up to a dot in both, or
@@ -211,7 +235,8 @@ mod tests {
             };
             searches.look(ThreadId(0), &look);
         }
-        searches.finish().to_vec()
+        searches.finish();
+        searches.done().to_vec()
     }
 
     fn text(parts: &[Vec<u8>]) -> Vec<&str> {
@@ -227,6 +252,15 @@ mod tests {
         assert_eq!(text(&search.directories), ["/a", "/b", "/c"]);
         assert_eq!(search.found.as_deref(), Some(&b"/d/libx.so"[..]));
         assert_eq!((search.misses, search.probes, search.wall), (3, 0, 30));
+    }
+
+    #[test]
+    fn a_directory_may_be_looked_at_before_it_is_looked_into() {
+        let found = searches(&["-/a/x", "+/b", "-/b/x", "+/c", "+/c/x"]);
+        let [search] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((search.misses, search.probes), (2, 2));
+        // What is found in between and is none of them ends it.
+        assert_eq!(searches(&["-/a/x", "+/etc/passwd", "-/b/x", "+/y"]), []);
     }
 
     #[test]
