@@ -85,7 +85,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     let mut counts = Counts::new(by, args.split, statuses);
     let mut processes = if args.by.is_some() { Processes::names() } else { Processes::totals() };
     let (traced, cost) =
-        args.tracing.trace(&target, &options, &mut [&mut counts, &mut processes])?;
+        args.tracing.trace(&target, &options, true, &mut [&mut counts, &mut processes])?;
     let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
     let mut record = Record::of_traced(run, &seen);
     args.tracing.note_selection(&mut record.measurement);

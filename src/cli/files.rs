@@ -243,8 +243,12 @@ fn traced(args: &Args) -> Result<End, Failure> {
     let mut counts = Counts::new(By::All, false, Statuses::ALL);
     let mut processes = Processes::full();
     let mut paths = Paths::new(args.resolve);
-    let (traced, cost) =
-        args.tracing.trace(&target, &options, &mut [&mut counts, &mut processes, &mut paths])?;
+    let (traced, cost) = args.tracing.trace(
+        &target,
+        &options,
+        args.view.json,
+        &mut [&mut counts, &mut processes, &mut paths],
+    )?;
     let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
     let mut record = Record::of_traced(run, &seen);
     args.tracing.note_selection(&mut record.measurement);

@@ -136,18 +136,19 @@ impl Tracing {
     }
 
     /// Traces the target to the end of the session; the second part of the
-    /// answer is what a traced call costs here.
+    /// answer is what a traced call costs here, if that is `wanted`.
     pub fn trace(
         &self,
         target: &Target,
         options: &Options,
+        wanted: bool,
         observers: &mut [&mut dyn Observer],
     ) -> Result<(Traced, Option<Cost>), Failure> {
         match target {
             Target::Command(command) => {
                 let traced = trace(command, options, observers)?;
                 // Only now: the command does not wait for it.
-                Ok((traced, Cost::measure()))
+                Ok((traced, if wanted { Cost::measure() } else { None }))
             }
             Target::Processes(pids) => {
                 let cost = Cost::measure();

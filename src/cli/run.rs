@@ -155,7 +155,7 @@ impl How<'_> {
         if all {
             observers.push(&mut paths);
         }
-        let (traced, cost) = self.tracing.trace(&target, &self.options, &mut observers)?;
+        let (traced, cost) = self.tracing.trace(&target, &self.options, true, &mut observers)?;
         let end = target.end(&traced);
         drop(target);
         let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };

@@ -46,8 +46,9 @@ pub struct FileRow {
     /// Calls of `stat` and its kin, by path or descriptor, failed ones too.
     pub stats: u64,
     /// Other calls that named it or its descriptor, by kind (`readlink`,
-    /// `access`, `exec`, `mmap`, `read`, `write`, `close`, ...), failed ones too;
-    /// `open` of opens that failed.
+    /// `access`, `exec`, `mmap`, `read`, `write`, ...), failed ones too; `open` of
+    /// opens that failed. Not close, lseek, ioctl, poll and fcntl (but for F_DUPFD,
+    /// a `dup`).
     pub other: IndexMap<String, u64>,
     /// Calls that failed with ENOENT or ENOTDIR.
     pub misses: u64,

@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::kernel;
 use super::stop::{Report, Stop, report};
 
-/// Calls made to measure: a few milliseconds.
-const CALLS: u32 = 40;
+/// Calls made to measure: some milliseconds in all.
+const CALLS: u32 = 24;
 
 /// What two stops add to a call, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

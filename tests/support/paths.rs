@@ -92,7 +92,10 @@ impl Walk {
         let root = scratch.root().canonicalize().expect("it was just made");
         let dir = root.join("dir");
         std::fs::create_dir(&dir).expect("scratch can be written");
-        std::fs::copy(&program.path, dir.join("tool")).expect("scratch can be written");
+        // By another process: while this one has a program open to write it, a test that forks in
+        // another thread keeps it so, and it cannot be executed (ETXTBSY).
+        let copied = Command::new("cp").arg(&program.path).arg(dir.join("tool")).status();
+        assert!(copied.is_ok_and(|status| status.success()), "scratch can be written");
         let (given, rows) = head(name, &dir);
         let walk = Self { name: name.to_owned(), dir, scratch, rows, given };
         walk.restore();

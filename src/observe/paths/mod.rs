@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::syscall::{Abi, CallInfo, CallSet, ReturnRole, Role};
+use crate::syscall::{Abi, CallInfo, CallSet, ReturnRole, Role, Sys};
 use crate::tracer::{Call, Event, Link, Nanos, Observer, Outcome, ProcessId, ThreadId, follow};
 
 pub use mapped::{Mapped, MappedEntry};
@@ -73,6 +73,8 @@ enum Resolved {
         marks: Marks,
         /// The name, where the directory may have changed under the call.
         doubtful: Option<Vec<u8>>,
+        /// As it was given, where it leads up and down.
+        given: Option<Vec<u8>>,
     },
     /// A row, by descriptor.
     Descriptor { row: u32, argument: usize },
@@ -132,7 +134,7 @@ impl Paths {
 
     /// The words for what calls do to a file: keys of `other`, and `open`, `stat`.
     pub fn kinds() -> impl Iterator<Item = &'static str> {
-        let named = Abi::native().calls().filter_map(|sys| sys.info());
+        let named = Abi::native().calls().filter_map(Sys::info);
         named.filter(|info| names_a_file(info)).map(|info| info.kind)
     }
 
@@ -222,12 +224,13 @@ impl Paths {
                 Name::Cwd => {
                     let (base, _) = self.base(entered.thread, None, b"", entered.at);
                     let (path, marks) = (base.path, base.marks);
-                    resolved.push(Resolved::Path { path, marks, doubtful: None });
+                    resolved.push(Resolved::Path { path, marks, doubtful: None, given: None });
                 }
                 Name::Empty => resolved.push(Resolved::Path {
                     path: b"<empty>".to_vec(),
                     marks: Marks::NONE,
                     doubtful: None,
+                    given: None,
                 }),
                 Name::Unreadable => {}
             }
@@ -288,7 +291,9 @@ impl Paths {
             }
         }
         let doubtful = doubtful.then(|| name.to_vec());
-        Resolved::Path { path, marks, doubtful }
+        let up = name.split(|&byte| byte == b'/').any(|part| part == b"..");
+        let given = up.then(|| [base.path.as_slice(), b"/", name].concat());
+        Resolved::Path { path, marks, doubtful, given }
     }
 
     /// The row of a descriptor; asks what it is where that was not seen.
@@ -316,6 +321,14 @@ impl Paths {
         let tid = thread.tid;
         let mut place = thread.place.borrow_mut();
         for resolved in &mut thread.resolved {
+            // What is missed in `nosuch/../there` is not what lies there.
+            if let Resolved::Path { path, given: Some(given), .. } = resolved
+                && end.missed()
+                && is_there(path)
+            {
+                path.clone_from(given);
+                continue;
+            }
             let Resolved::Path { path, doubtful: Some(name), .. } = resolved else { continue };
             let candidates: Vec<Vec<u8>> = std::iter::once(path.clone())
                 .chain(place.lately(tid).map(|base| join(&base.path, name, 0, &|_| None)))
@@ -323,15 +336,11 @@ impl Paths {
             if candidates.iter().all(|candidate| candidate == path) {
                 continue;
             }
-            let there = |path: &[u8]| {
-                let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
-                patiently(move || fs::symlink_metadata(path).is_ok()).unwrap_or(true)
-            };
             let opened = end.succeeded().then(|| Link::read(tid, &format!("fd/{}", end.value)));
             let opened = opened.flatten().map(|link| link.path);
             let fits = |candidate: &&Vec<u8>| match &opened {
                 Some(opened) if candidates.contains(opened) => *candidate == opened,
-                _ => there(candidate) != end.missed(),
+                _ => is_there(candidate) != end.missed(),
             };
             if let Some(candidate) = candidates.iter().find(fits) {
                 path.clone_from(candidate);
@@ -592,6 +601,11 @@ impl Thread {
             None => table.forget(end.value as i32),
         }
     }
+}
+
+fn is_there(path: &[u8]) -> bool {
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
+    patiently(move || fs::symlink_metadata(path).is_ok()).unwrap_or(true)
 }
 
 /// Calls that use a descriptor and say nothing of the file: to stop for them
