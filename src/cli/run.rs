@@ -1,12 +1,13 @@
 //! `coldtrace run`: trace once, keep the record and the command's output.
 
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use coldtrace::observe::{By, Counts, Paths, Processes, Statuses};
-use coldtrace::record::{Files, MappedFile, Observed, Record, Run, RunDir};
+use coldtrace::observe::{By, Counts, Paths, Processes, Snapshot, Snapshots, Statuses, Which};
+use coldtrace::record::{Files, MappedFile, Observed, ProcSnapshot, Record, Run, RunDir};
 use coldtrace::render;
-use coldtrace::tracer::{Ending, Observer, Options, run_untraced, was_closed};
+use coldtrace::tracer::{Ending, Observer, Options, reason, run_untraced, was_closed};
 
 use super::end::{End, Failure, OWN_FAILURE};
 use super::options::{Target, Tracing};
@@ -39,6 +40,10 @@ pub struct Args {
     /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
     #[arg(long)]
     split: bool,
+    /// What /proc says at the end of the command (memory, descriptors, limits),
+    /// and with `all` of every process
+    #[arg(long, value_name = "WHOSE", default_value = "root")]
+    snapshot: Whose,
     /// Keep of each opened path where it led, if that is elsewhere
     #[arg(long)]
     resolve: bool,
@@ -54,6 +59,16 @@ enum Keep {
     Pass,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Whose {
+    /// The command's own process
+    Root,
+    /// Every process of the tree
+    All,
+    /// Nobody's
+    Off,
+}
+
 /// Runs `run`.
 pub fn main(args: &Args) -> Result<End, Failure> {
     let mut target = args.tracing.target()?;
@@ -64,20 +79,26 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         };
         run.tags.insert(key.into(), value.into());
     }
+    let (options, statuses) = (args.tracing.options()?, args.tracing.statuses()?);
+    let start = run.start.parse().map_err(Failure::own)?;
+    let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
     let how = How {
         tracing: &args.tracing,
-        options: args.tracing.options()?,
-        statuses: args.tracing.statuses()?,
+        options: options,
+        statuses: statuses,
         split: args.split,
         trace: !args.no_trace,
         resolve: args.resolve,
+        snapshot: match args.snapshot {
+            Whose::Root => Which::Root,
+            Whose::All => Which::All,
+            Whose::Off => Which::Off,
+        },
     };
-    let start = run.start.parse().map_err(Failure::own)?;
-    let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
     run.id = Some(dir.id().into());
     let ran = prepare(args.output, &mut target, &dir)
-        .and_then(|tee| how.run(target, run).map(|(record, end)| (record, end, tee)));
-    let (mut record, end, tee) = match ran {
+        .and_then(|tee| how.run(target, run).map(|done| (done, tee)));
+    let (Done { mut record, end, root }, tee) = match ran {
         Ok(ran) => ran,
         Err(failure) => {
             dir.discard(); // Nothing was run: nothing to keep.
@@ -89,6 +110,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         record.outcome.stdout_bytes = dir.size("stdout.log");
         record.outcome.stderr_bytes = dir.size("stderr.log");
     }
+    failures.extend(root.iter().flat_map(|root| keep(root, &dir)));
     let written = dir.write(&record);
     let mut output = Output::Stderr;
     if let End::Signal(signal) = end {
@@ -136,20 +158,32 @@ struct How<'a> {
     split: bool,
     trace: bool,
     resolve: bool,
+    snapshot: Which,
+}
+
+/// A run that has ended.
+struct Done {
+    record: Record,
+    end: End,
+    /// What /proc said of the root at its end.
+    root: Option<Snapshot>,
 }
 
 impl How<'_> {
     /// Runs the command; it is dropped before the answer, and with it our ends
     /// of its pipes.
-    fn run(&self, target: Target, run: Run) -> Result<(Record, End), Failure> {
+    fn run(&self, target: Target, run: Run) -> Result<Done, Failure> {
         if let (Target::Command(command), false) = (&target, self.trace) {
             let ran = run_untraced(command)?;
-            return Ok((Record::of_untraced(run, &ran), ran.ending.into()));
+            let record = Record::of_untraced(run, &ran);
+            return Ok(Done { record, end: ran.ending.into(), root: None });
         }
         let mut counts = Counts::new(By::Process, self.split, self.statuses);
         let mut processes = Processes::full();
         let mut paths = Paths::new(self.resolve);
-        let mut observers: Vec<&mut dyn Observer> = vec![&mut counts, &mut processes];
+        let mut snapshots = Snapshots::new(self.snapshot);
+        let mut observers: Vec<&mut dyn Observer> =
+            vec![&mut counts, &mut processes, &mut snapshots];
         // Of some calls only, a listing would not be one.
         let all = self.options.calls.is_all();
         if all {
@@ -162,11 +196,30 @@ impl How<'_> {
         let mut record = Record::of_traced(run, &seen);
         self.tracing.note_selection(&mut record.measurement);
         record.processes = Some(seen.process_list());
+        record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(snapshots.spent);
+        if self.snapshot != Which::Off {
+            let parse = |snapshot| ProcSnapshot::of(snapshot, traced.started);
+            record.proc = Some(snapshots.taken.iter().map(parse).collect());
+        }
         if all {
             paths.finish();
             record.mapped = Some(MappedFile::all(&paths, traced.started));
             record.files = Some(Files::of(&paths, traced.started));
         }
-        Ok((record, end))
+        Ok(Done { record, end, root: snapshots.into_root() })
     }
+}
+
+/// Keeps the root's files of /proc as they were; gives what could not be written.
+fn keep(root: &Snapshot, dir: &RunDir) -> Vec<String> {
+    let write = |(name, text): &(&str, Vec<u8>)| {
+        let mut file = match dir.file(&format!("{name}.txt")) {
+            Ok(file) => file,
+            Err(e) => return Some(e.to_string()),
+        };
+        let written = file.write_all(text).err();
+        written.map(|e| format!("cannot write {name}.txt: {}", reason(&e)))
+    };
+    // One line is enough for a disk that is full.
+    root.files.iter().filter_map(write).take(1).collect()
 }

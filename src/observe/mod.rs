@@ -5,8 +5,10 @@ mod counts;
 mod histogram;
 pub mod paths;
 mod processes;
+mod snapshots;
 
 pub use counts::{By, Counts, Key, Statuses, Tally};
 pub use histogram::Histogram;
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
+pub use snapshots::{Snapshot, Snapshots, Which};

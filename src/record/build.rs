@@ -72,6 +72,7 @@ impl Record {
             processes: None,
             files: None,
             mapped: None,
+            proc: None,
         }
     }
 
@@ -94,6 +95,7 @@ impl Record {
             processes: None,
             files: None,
             mapped: None,
+            proc: None,
         }
     }
 }

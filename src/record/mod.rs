@@ -4,10 +4,12 @@
 mod build;
 mod files;
 mod listing;
+mod proc;
 mod rundir;
 mod types;
 
 pub use build::{Observed, syscall_rows};
 pub use files::*;
+pub use proc::*;
 pub use rundir::{ReadError, RunDir, RunDirError, read};
 pub use types::*;

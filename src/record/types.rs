@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use super::files::{Files, MappedFile};
+use super::proc::ProcSnapshot;
 
 /// The schema this version writes; a reader accepts any minor of major 1.
 pub const SCHEMA: &str = "coldtrace.record/1";
@@ -44,6 +45,9 @@ pub struct Record {
     /// Every file that was mapped executable, in order of first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<Vec<MappedFile>>,
+    /// What /proc said of processes at their ends, the root's first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proc: Option<Vec<ProcSnapshot>>,
 }
 
 /// The program that wrote a record.

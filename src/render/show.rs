@@ -1,6 +1,6 @@
 //! `show`: a record as a page of text.
 
-use crate::record::{MappedFile, Outcome, Record};
+use crate::record::{MappedFile, ObjectMemory, Outcome, Record};
 
 use super::columns::SortKey;
 use super::files::{files_line, mapped_line};
@@ -234,7 +234,42 @@ fn memory(record: &Record) -> Vec<Clause> {
         (None, Some(usage)) => format!("{what} {} (ru_maxrss)", bytes(usage.ru_maxrss_bytes)),
         (None, None) => return Vec::new(),
     };
-    vec![Clause::one(line)]
+    let mut clauses = vec![Clause::one(line)];
+    let root = record.proc.as_ref().and_then(|all| all.iter().find(|p| p.process == 0));
+    if let Some(memory) = root.and_then(|root| root.memory.as_ref())
+        && let (Some(anon), Some(file)) = (memory.anon_bytes, memory.file_bytes)
+    {
+        let shmem = memory.shmem_bytes.unwrap_or(0);
+        let all = bytes(anon.saturating_add(file).saturating_add(shmem));
+        let shared = if shmem > 0 { format!(" + shared {}", bytes(shmem)) } else { String::new() };
+        clauses.push(Clause::one(format!(
+            "at exit anonymous {} + file-backed {}{shared} = {all}",
+            bytes(anon),
+            bytes(file)
+        )));
+    }
+    if let Some(objects) = root.and_then(|root| root.objects.as_ref()) {
+        clauses.extend(largest(objects, "anonymous", |o| o.anon_bytes));
+        clauses.extend(largest(objects, "file-backed", |o| o.file_bytes));
+    }
+    clauses
+}
+
+/// Whose most of a kind of memory is.
+fn largest(
+    objects: &[ObjectMemory],
+    kind: &str,
+    size: impl Fn(&ObjectMemory) -> u64,
+) -> Option<Clause> {
+    const SHOWN: usize = 3;
+    let mut sorted: Vec<&ObjectMemory> = objects.iter().filter(|o| size(o) > 0).collect();
+    sorted.sort_by_key(|o| std::cmp::Reverse(size(o)));
+    let named = sorted.iter().take(SHOWN).map(|object| {
+        let name = object.object.rsplit('/').next().unwrap_or_default();
+        format!("{} {}", escape(name), bytes(size(object)))
+    });
+    let names: Vec<String> = named.collect();
+    (!names.is_empty()).then(|| Clause::words(&format!("{kind}: {}", names.join(", "))))
 }
 
 fn faults(record: &Record) -> Vec<Clause> {

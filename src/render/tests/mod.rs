@@ -131,6 +131,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         processes: None,
         files: None,
         mapped: None,
+        proc: None,
     }
 }
 
