@@ -429,3 +429,25 @@ fn a_disk_that_fills_during_the_run_loses_no_output_and_gives_the_summary() {
     }
     assert!(ran > 0, "it never ran");
 }
+
+#[test]
+fn variables_are_kept_by_name_and_by_value_only_where_named() {
+    let scratch = Scratch::new("environment");
+    let mut command = coldtrace("run");
+    command.arg("--runs").arg(scratch.path("runs")).args(["--env-values", "SHOWN", "--", "true"]);
+    command.env("SHOWN", "to-be-seen").env("HIDDEN", "not-to-be-seen");
+    finish(&mut command).assert_code(0);
+    let text = std::fs::read_to_string(scratch.path("runs/latest/record.json")).expect("a record");
+    assert!(text.contains("\"HIDDEN\"") && text.contains("to-be-seen"), "{text}");
+    assert!(!text.contains("not-to-be-seen"), "a value that nobody asked for");
+    let mut show = coldtrace("show");
+    show.arg("--env").arg("--runs").arg(scratch.path("runs"));
+    let shown = finish(&mut show);
+    shown.assert_code(0);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    assert!(
+        shown.out().contains(kernel.trim()) && shown.out().contains("SHOWN=to-be-seen"),
+        "{shown}"
+    );
+    assert!(shown.out().lines().all(|line| line.chars().count() <= 80), "{shown}");
+}

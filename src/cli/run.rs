@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use coldtrace::observe::{By, Counts, Paths, Processes, Snapshot, Snapshots, Statuses, Which};
-use coldtrace::record::{Files, MappedFile, Observed, ProcSnapshot, Record, Run, RunDir};
+use coldtrace::record::{
+    Environment, Files, MappedFile, Observed, ProcSnapshot, Record, Run, RunDir,
+};
 use coldtrace::render;
 use coldtrace::tracer::{Ending, Observer, Options, reason, run_untraced, was_closed};
 
@@ -40,6 +42,10 @@ pub struct Args {
     /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
     #[arg(long)]
     split: bool,
+    /// Keep the value of this environment variable too; may be given more than
+    /// once (names are always kept, values never unless named)
+    #[arg(long = "env-values", value_name = "NAME")]
+    env_values: Vec<String>,
     /// What /proc says at the end of the command (memory, descriptors, limits),
     /// and with `all` of every process
     #[arg(long, value_name = "WHOSE", default_value = "root")]
@@ -84,8 +90,8 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
     let how = How {
         tracing: &args.tracing,
-        options: options,
-        statuses: statuses,
+        options,
+        statuses,
         split: args.split,
         trace: !args.no_trace,
         resolve: args.resolve,
@@ -96,6 +102,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         },
     };
     run.id = Some(dir.id().into());
+    let environment = Environment::now(&args.env_values);
     let ran = prepare(args.output, &mut target, &dir)
         .and_then(|tee| how.run(target, run).map(|done| (done, tee)));
     let (Done { mut record, end, root }, tee) = match ran {
@@ -105,6 +112,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
             return Err(failure);
         }
     };
+    record.environment = Some(environment);
     let mut failures = tee.map(|tee| tee.finish(&mut record)).unwrap_or_default();
     if args.output == Keep::Log {
         record.outcome.stdout_bytes = dir.size("stdout.log");

@@ -26,6 +26,9 @@ pub struct Args {
     /// Only the files that were mapped executable, the largest first
     #[arg(long)]
     mapped: bool,
+    /// Only where it ran: kernel, machine, load, memory, container
+    #[arg(long = "env")]
+    environment: bool,
     /// Sort the table by: time, calls, errors, min, max, avg, p50, p90, p99,
     /// unfinished, restarts, name, none
     #[arg(short = 'S', long = "summary-sort-by", value_name = "KEY", default_value = "time")]
@@ -83,6 +86,11 @@ fn show(args: &Args) -> Result<End, Failure> {
         if args.processes {
             text += &render::processes(&record, width);
         }
+        if args.environment {
+            let found = record.environment.as_ref();
+            let found = found.ok_or_else(|| missing(&args.run, "environment"))?;
+            text += &render::environment(found, width);
+        }
         if args.files {
             text += &files(&record, &args.run, width)?;
         }
@@ -109,6 +117,7 @@ impl Args {
             (self.processes, "processes"),
             (self.files, "files"),
             (self.mapped, "mapped"),
+            (self.environment, "environment"),
         ];
         parts.into_iter().filter_map(|(asked, part)| asked.then_some(part))
     }
@@ -124,7 +133,8 @@ fn files(record: &Record, run: &str, width: usize) -> Result<String, Failure> {
 
 fn missing(run: &str, part: &str) -> Failure {
     Failure::own(format_args!(
-        "{run} holds no part {part}: it was taken without tracing, or of some calls only (-e trace=)"
+        "{run} holds no part {part}: it was taken by an older coldtrace, without tracing, or of some \
+         calls only (-e trace=)"
     ))
 }
 

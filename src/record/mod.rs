@@ -2,6 +2,7 @@
 //! directory that it lives in.
 
 mod build;
+mod environment;
 mod files;
 mod listing;
 mod proc;
@@ -9,6 +10,7 @@ mod rundir;
 mod types;
 
 pub use build::{Observed, syscall_rows};
+pub use environment::Environment;
 pub use files::*;
 pub use proc::*;
 pub use rundir::{ReadError, RunDir, RunDirError, read};

@@ -27,9 +27,9 @@ pub struct ProcSnapshot {
     /// Open descriptors and what they led to; only of the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub descriptors: Option<Vec<Descriptor>>,
-    /// Resource limits: (soft, hard), null for none; only of the root.
+    /// Resource limits by the names of /proc/PID/limits; only of the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<IndexMap<String, (Option<u64>, Option<u64>)>>,
+    pub limits: Option<IndexMap<String, Limit>>,
     /// Its control groups, a line each (cgroups(7)).
     pub cgroups: Option<Vec<String>>,
 }
@@ -75,6 +75,15 @@ pub struct Descriptor {
     pub fd: i32,
     /// What /proc/PID/fd says; invalid UTF-8 replaced.
     pub target: String,
+}
+
+/// A resource limit, in its own unit; null for none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// The one that holds.
+    pub soft: Option<u64>,
+    /// How far that can be raised.
+    pub hard: Option<u64>,
 }
 
 impl ProcSnapshot {
@@ -137,7 +146,7 @@ fn descriptors(text: &str) -> Vec<Descriptor> {
 
 /// /proc/PID/limits (proc_pid_limits(5)): a name of up to 25 columns, two values,
 /// a unit.
-fn parse_limits(text: &str) -> IndexMap<String, (Option<u64>, Option<u64>)> {
+fn parse_limits(text: &str) -> IndexMap<String, Limit> {
     const NAME: usize = 26;
     let limit = |line: &str| {
         let (name, values) = line.split_at_checked(NAME)?;
@@ -145,7 +154,7 @@ fn parse_limits(text: &str) -> IndexMap<String, (Option<u64>, Option<u64>)> {
             "unlimited" => Some(None),
             value => value.parse().ok().map(Some),
         });
-        Some((name.trim().to_owned(), (values.next()??, values.next()??)))
+        Some((name.trim().to_owned(), Limit { soft: values.next()??, hard: values.next()?? }))
     };
     text.lines().skip(1).filter_map(limit).collect()
 }
@@ -233,8 +242,8 @@ Anonymous:            10 kB
              Max stack size            8388608              unlimited            bytes     \n\
              nonsense\n",
         );
-        assert_eq!(limits["Max cpu time"], (None, None));
-        assert_eq!(limits["Max stack size"], (Some(8_388_608), None));
+        assert_eq!(limits["Max cpu time"], Limit { soft: None, hard: None });
+        assert_eq!(limits["Max stack size"], Limit { soft: Some(8_388_608), hard: None });
         assert_eq!(limits.len(), 2);
         assert_eq!(numbers("rchar: 7\nx\nwchar: y\n"), IndexMap::from([("rchar".into(), 7)]));
     }

@@ -6,6 +6,7 @@
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
+use super::environment::Environment;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
 
@@ -22,6 +23,9 @@ pub struct Record {
     pub tool: Tool,
     /// What was run.
     pub run: Run,
+    /// Where: the machine and its state just before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Environment>,
     /// How it ended.
     pub outcome: Outcome,
     /// Of the root process and the descendants it waited for, from wait4(2).

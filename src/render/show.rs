@@ -264,11 +264,11 @@ fn largest(
     const SHOWN: usize = 3;
     let mut sorted: Vec<&ObjectMemory> = objects.iter().filter(|o| size(o) > 0).collect();
     sorted.sort_by_key(|o| std::cmp::Reverse(size(o)));
-    let named = sorted.iter().take(SHOWN).map(|object| {
+    let shown = sorted.iter().take(SHOWN).map(|object| {
         let name = object.object.rsplit('/').next().unwrap_or_default();
         format!("{} {}", escape(name), bytes(size(object)))
     });
-    let names: Vec<String> = named.collect();
+    let names: Vec<String> = shown.collect();
     (!names.is_empty()).then(|| Clause::words(&format!("{kind}: {}", names.join(", "))))
 }
 

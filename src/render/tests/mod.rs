@@ -83,6 +83,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
             start: "2026-03-01T10:00:00Z".to_owned(),
             tags: IndexMap::new(),
         },
+        environment: None,
         outcome: Outcome {
             exit_code: Some(0),
             wall_ns: 2_830_000_000,
