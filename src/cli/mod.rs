@@ -6,6 +6,7 @@ mod files;
 mod options;
 mod output;
 mod run;
+mod schema;
 mod show;
 mod tee;
 mod usage;
@@ -41,6 +42,8 @@ enum Command {
     Files(files::Args),
     /// A record as text
     Show(show::Args),
+    /// The JSON Schema of a record
+    Schema,
 }
 
 /// Runs what the command line says.
@@ -55,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::main(&args),
         Command::Files(args) => files::main(&args),
         Command::Show(args) => show::main(&args),
+        Command::Schema => schema::main(),
     };
     end.unwrap_or_else(|failure| {
         output::say(&failure.message);

@@ -2,11 +2,12 @@
 //! looked for in vain, and what it mapped executable.
 
 use indexmap::IndexMap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Every path of a run. Calls that name two paths (rename, link) count on both,
 /// so sums over rows may exceed the calls made.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Files {
     /// One row a path, and one for each kind of descriptor that has none; in
     /// order of first use.
@@ -22,7 +23,7 @@ pub struct Files {
 }
 
 /// What was done with one path. Times include tracing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileRow {
     /// Absolute, `.`, `..` and doubled slashes taken out, symbolic links not
     /// followed; invalid UTF-8 replaced. Of a descriptor without a path its kind
@@ -99,7 +100,7 @@ impl FileRow {
 /// A run of misses by one thread for one file name in several directories, or
 /// for one stem with several suffixes in one directory, with the probes of
 /// directories between them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Search {
     /// The name, or the stem that all of them begin with.
     pub stem: String,
@@ -123,7 +124,7 @@ pub struct Search {
 }
 
 /// A file that was mapped executable at some time.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MappedFile {
     /// As /proc has it: symbolic links followed; invalid UTF-8 replaced.
     pub path: String,

@@ -9,6 +9,11 @@ mod proc;
 mod rundir;
 mod types;
 
+/// The JSON Schema (draft 2020-12) of a [`Record`], made from its types.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(Record).to_value()
+}
+
 pub use build::{Observed, syscall_rows};
 pub use environment::Environment;
 pub use files::*;

@@ -1,13 +1,14 @@
 //! The `proc` part: what /proc said of a process at its end, parsed.
 
 use indexmap::IndexMap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observe::Snapshot;
 use crate::tracer::Nanos;
 
 /// One process at the end of its last thread. What could not be read is null.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcSnapshot {
     /// Whose: an id of `processes`.
     pub process: u64,
@@ -35,7 +36,7 @@ pub struct ProcSnapshot {
 }
 
 /// Memory of a process, bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     /// Resident, anonymous (RssAnon).
     pub anon_bytes: Option<u64>,
@@ -56,7 +57,7 @@ pub struct Memory {
 }
 
 /// Resident memory of one object, bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ObjectMemory {
     /// A file's path, or the kernel's name in brackets; invalid UTF-8 replaced.
     pub object: String,
@@ -69,7 +70,7 @@ pub struct ObjectMemory {
 }
 
 /// An open descriptor.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Descriptor {
     /// Its number.
     pub fd: i32,
@@ -78,7 +79,7 @@ pub struct Descriptor {
 }
 
 /// A resource limit, in its own unit; null for none.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Limit {
     /// The one that holds.
     pub soft: Option<u64>,

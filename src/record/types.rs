@@ -4,6 +4,7 @@
 //! part means that it was not asked for; neither is ever written as 0.
 
 use indexmap::IndexMap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
@@ -14,7 +15,7 @@ use super::proc::ProcSnapshot;
 pub const SCHEMA: &str = "coldtrace.record/1";
 
 /// One run of one command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct Record {
     /// Always [`SCHEMA`] when written by this version.
@@ -55,7 +56,7 @@ pub struct Record {
 }
 
 /// The program that wrote a record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tool {
     /// `coldtrace`.
     pub name: String,
@@ -64,7 +65,7 @@ pub struct Tool {
 }
 
 /// What was run, where and when.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// The name of the run directory; null where there is none.
     pub id: Option<String>,
@@ -86,7 +87,7 @@ pub struct Run {
 
 /// How the command ended. Exactly one of `exit_code` and `signal` is set,
 /// except when the end was never seen.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// Exit status, when it exited.
     pub exit_code: Option<i32>,
@@ -103,7 +104,7 @@ pub struct Outcome {
 }
 
 /// getrusage(2) of the root and of the children it waited for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rusage {
     /// CPU time in user mode.
     pub user_ns: u64,
@@ -127,7 +128,7 @@ pub struct Rusage {
 }
 
 /// Totals over every process of the tree, also those nobody waited for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tree {
     /// Processes seen.
     pub processes: u64,
@@ -162,7 +163,7 @@ pub struct Tree {
 }
 
 /// How the numbers were taken.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
     /// `ptrace`, or `none` for `--no-trace`.
     pub engine: String,
@@ -199,7 +200,7 @@ pub struct Measurement {
 }
 
 /// The tally of one syscall of one ABI.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SyscallRow {
     /// Name in the ABI's own table, `syscall_0x1d9` where it has none; with
     /// `--split`, the operation follows in parentheses: `futex(WAIT)`.
@@ -236,7 +237,7 @@ impl SyscallRow {
 }
 
 /// Wall time inside a syscall. Sums over threads exceed real time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Wall {
     /// Calls that were timed.
     pub count: u64,
@@ -255,7 +256,7 @@ pub struct Wall {
 }
 
 /// Rows of one process, thread or executable.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
     /// What the group is called: the executable, and the thread's name.
     pub name: String,
@@ -268,7 +269,7 @@ pub struct Group {
 }
 
 /// One process of the tree.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
     /// Our own id, from 0: pids repeat.
     pub id: u64,
@@ -314,7 +315,7 @@ pub struct Process {
 }
 
 /// One image of a process.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Exec {
     /// When, since the run's start.
     pub at_ns: u64,
@@ -325,7 +326,7 @@ pub struct Exec {
 }
 
 /// One thread.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Thread {
     /// Thread id, as the tracer sees it.
     pub tid: i32,
@@ -346,7 +347,7 @@ pub struct Thread {
 }
 
 /// The tally of one syscall in one process.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessSyscall {
     /// As in [`SyscallRow`].
     pub name: String,
