@@ -156,9 +156,9 @@ fn cpu_model() -> Option<String> {
 fn count(list: &str) -> Option<u64> {
     list.split(',')
         .map(|part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-            last.checked_sub(first)?.checked_add(1)
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            let (from, to): (u64, u64) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
+            to.checked_sub(from)?.checked_add(1)
         })
         .sum()
 }
