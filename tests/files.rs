@@ -15,7 +15,7 @@ use coldtrace::record::{FileRow, Record, Search};
 use support::board::{Board, Word, field, is_traced, state, tids, until};
 use support::fixture::built;
 use support::paths::{
-    Expected, Walk, compare, contradictions, files, listing, saved_record, the_row,
+    Expected, Walk, compare, contradictions, files, listing, row, saved_record, the_row,
 };
 use support::process::{Finished, finish, start};
 use support::{
@@ -391,6 +391,7 @@ fn wrong_use_is_said_and_nothing_is_run() {
         &["--no-such-option", "true"],
         &["-S", "nonsense", "true"],
         &["--class", "no-such-class", "true"],
+        &["-e", "trace=openat", "true"],
         &["--json", "--csv", "true"],
         &["--top", "many", "true"],
         &[run[0], run[1], "true"],
@@ -592,6 +593,7 @@ fn searches_say_what_was_sought_where_and_what_ended_them() {
             suffixes: texts(suffixes),
             directories: paths(directories),
             found: found.map(path),
+            times: 1,
             ..Search::default()
         };
     let expected = [
@@ -736,4 +738,72 @@ fn a_hundred_thousand_distinct_paths_take_little_memory() {
     assert_eq!(missed.len() as u64, MANY);
     assert!(missed.iter().all(|row| (row.stats, row.misses) == (1, 1)));
     assert_eq!(contradictions(&record), Vec::<String>::new());
+}
+
+// ---- what nobody sees ----
+
+/// Runs a Python script and gives its `files`.
+fn of_python(script: &str, arguments: &[&str]) -> Option<Record> {
+    if find_program("python3").is_none() {
+        skip("no python3");
+        return None;
+    }
+    let scratch = Scratch::new("python");
+    let report = scratch.path("report.json");
+    let mut command = coldtrace("files");
+    command.args(["--json", "-o"]).arg(&report).args(["--", "python3", "-c", script]);
+    let finished = finish(command.args(arguments));
+    finished.assert_code(0);
+    Some(read_record(&report, &finished))
+}
+
+#[test]
+fn a_number_that_an_ioctl_opens_again_is_not_the_file_that_it_was() {
+    // glibc opens the other side of a terminal by TIOCGPTPEER.
+    let script = "import os, sys\n\
+        fd = os.open(sys.argv[1], os.O_RDONLY); os.close(fd)\n\
+        master, slave = os.openpty(); os.write(slave, b'x' * 1000)";
+    let scratch = Scratch::new("reopened");
+    let file = scratch.path("file");
+    std::fs::write(&file, "1").expect("scratch can be written");
+    let Some(record) = of_python(script, &[&file.to_string_lossy()]) else { return };
+    let row = the_row(&record, &file);
+    assert_eq!((row.opens_read, row.written_bytes), (1, 0), "{row:?}");
+    let terminal = |row: &&FileRow| row.path.starts_with("/dev/pts/") && row.written_bytes == 1000;
+    assert!(files(&record).paths.iter().any(|row| terminal(&row)), "{}", listing(&record));
+}
+
+#[test]
+fn what_happens_in_a_pause_of_bursts_makes_no_path_wrong() {
+    if find_program("python3").is_none() {
+        return skip("no python3");
+    }
+    let scratch = Scratch::new("bursts");
+    for (dir, file) in [("d1", "one"), ("d2", "two")] {
+        std::fs::create_dir(scratch.path(dir)).expect("scratch can be written");
+        std::fs::write(scratch.path(dir).join(file), "").expect("scratch can be written");
+    }
+    let script = "import os, sys\n\
+        a, b = sys.argv[1] + '/d1', sys.argv[1] + '/d2'\n\
+        open(sys.argv[1] + '/ready', 'w').close()\n\
+        while True:\n  os.chdir(a); os.stat('one'); os.chdir(b); os.stat('two')";
+    let mut command = Command::new("python3");
+    let target = start(command.args(["-c", script]).arg(scratch.path("")));
+    until("the target to be ready", || scratch.path("ready").exists().then_some(()));
+    let report = scratch.path("report.json");
+    let mut files_of = coldtrace("files");
+    files_of.args(["--json", "--max-slowdown", "1.2x", "--duration", "1500ms", "-o"]).arg(&report);
+    let finished = finish(files_of.arg("-p").arg(target.pid().to_string()));
+    target.kill(libc::SIGKILL);
+    target.finish();
+    finished.assert_code(0);
+    let record = read_record(&report, &finished);
+    assert!(record.measurement.watched_ns.is_some(), "there was no pause: {finished}");
+    assert!(the_row(&record, scratch.path("d1").join("one")).stats > 0, "{}", listing(&record));
+    for wrong in ["d1/two", "d2/one"] {
+        assert!(row(&record, scratch.path(wrong)).is_none(), "{}", listing(&record));
+    }
+    // And what it had mapped before is known.
+    let mapped = record.mapped.as_deref().unwrap_or_default();
+    assert!(mapped.iter().any(|file| file.path.contains("python")), "{mapped:?}");
 }

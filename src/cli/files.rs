@@ -227,10 +227,13 @@ fn traced(args: &Args) -> Result<End, Failure> {
             "files: calls are not chosen by status here; see --missing and --opened",
         ));
     }
-    if options.calls.is_all() {
-        options.calls = Paths::calls();
-        options.fcntl_only_dup = true;
+    if !options.calls.is_all() {
+        return Err(Failure::own(
+            "files: of some calls only (-e trace=) a listing would be wrong; see --class",
+        ));
     }
+    options.calls = Paths::calls();
+    options.only_makers = true;
     if args.choice.processes.is_empty() {
         args.choice.selection(None)?; // Wrong words are said before the command runs.
     }

@@ -126,7 +126,7 @@ impl Tracing {
         let attached = !self.pids.is_empty();
         Ok(Options {
             calls,
-            fcntl_only_dup: false,
+            only_makers: false,
             syscall_info: !self.no_syscall_info,
             timeout: self.timeout,
             detach_on_exit: self.detach_on_exit,

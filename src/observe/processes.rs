@@ -267,7 +267,10 @@ impl Observer for Processes {
                     p.own = own;
                 }
             }
-            Event::Execing { .. } | Event::ThreadExiting { .. } | Event::Entered { .. } => {}
+            Event::Execing { .. }
+            | Event::ThreadExiting { .. }
+            | Event::Entered { .. }
+            | Event::Watched { .. } => {}
         }
     }
 }

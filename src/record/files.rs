@@ -25,8 +25,8 @@ pub struct Files {
 /// What was done with one path. Times include tracing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileRow {
-    /// Absolute, `.`, `..` and doubled slashes taken out, symbolic links not
-    /// followed; invalid UTF-8 replaced. Of a descriptor without a path its kind
+    /// Absolute, `.`, `..` and doubled slashes taken out (but where the way up
+    /// itself was missed: `/nosuch/../there`), symbolic links not followed; invalid UTF-8 replaced. Of a descriptor without a path its kind
     /// in angle brackets: `<pipe>`, `<socket>`, `<memfd>`, `<eventpoll>`.
     pub path: String,
     /// The exact bytes in base64 (RFC 4648), where they are no UTF-8.
@@ -111,13 +111,16 @@ pub struct Search {
     pub directories: Vec<String>,
     /// The path that ended it; null when it was not found.
     pub found: Option<String>,
+    /// How often the same process searched for it in the same places; the sums
+    /// below are of all.
+    pub times: u64,
     /// Calls that missed.
     pub misses: u64,
     /// Probes of directories in between.
     pub probes: u64,
     /// Wall time of the misses and probes.
     pub wall_ns: u64,
-    /// When it began, since the run's start.
+    /// When it began first, since the run's start.
     pub start_ns: u64,
     /// The process: an id of `processes`.
     pub process: u64,

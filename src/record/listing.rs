@@ -70,6 +70,7 @@ impl Search {
             suffixes: search.suffixes.iter().map(lossy).collect(),
             directories: search.directories.iter().map(lossy).collect(),
             found: search.found.as_ref().map(lossy),
+            times: search.times,
             misses: search.misses,
             probes: search.probes,
             wall_ns: search.wall,

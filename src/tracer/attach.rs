@@ -99,7 +99,16 @@ pub fn seize_all(
         let now = now();
         let complete = pass.unknown == 0 && !pass.uncounted;
         if complete && (pass.moving == 0 || now.saturating_sub(last_new) > PATIENCE) {
-            break;
+            // An exec by a thread that was not traced yet has made it the leader.
+            let lost: Vec<i32> =
+                listed.into_iter().filter(|&tid| Fate::of(tid).is_free()).collect();
+            if lost.is_empty() {
+                break;
+            }
+            for tid in lost {
+                still.remove(&tid);
+                tried.remove(&tid);
+            }
         }
         if is_called_off() || now >= until {
             break;
@@ -111,7 +120,7 @@ pub fn seize_all(
             ));
             break;
         }
-        if pass.moving > 0 {
+        if pass.moving + pass.unknown > 0 {
             std::thread::sleep(Duration::from_micros(50));
         }
     }
@@ -150,6 +159,11 @@ enum Fate {
 }
 
 impl Fate {
+    /// Whether it could make threads that nobody traces.
+    fn is_free(&self) -> bool {
+        matches!(self, Self::Unknown)
+    }
+
     fn of(tid: i32) -> Self {
         let Some(status) = Status::read(tid) else { return Self::Unknown };
         let state = status.field("State:").unwrap_or_default();

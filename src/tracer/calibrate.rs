@@ -27,16 +27,19 @@ impl Cost {
         let (near, near_cpu) = with_child(None)?;
         let allowed = affinity();
         // SAFETY: it takes nothing.
-        let here = unsafe { libc::sched_getcpu() };
-        let there = allowed.as_ref().and_then(|set| {
+        let here = usize::try_from(unsafe { libc::sched_getcpu() });
+        let here = here.ok().filter(|&cpu| cpu < libc::CPU_SETSIZE as usize);
+        let there = allowed.as_ref().zip(here).and_then(|(set, here)| {
             let isset = |cpu: usize| {
                 // SAFETY: `cpu` is less than CPU_SETSIZE.
                 unsafe { libc::CPU_ISSET(cpu, set) }
             };
-            (0..libc::CPU_SETSIZE as usize).find(|&cpu| cpu as i32 != here && isset(cpu))
+            (0..libc::CPU_SETSIZE as usize)
+                .find(|&cpu| cpu != here && isset(cpu))
+                .map(|there| (here, there))
         });
-        let apart = there.and_then(|there| {
-            keep_to(&only(here as usize));
+        let apart = there.and_then(|(here, there)| {
+            keep_to(&only(here));
             let measured = with_child(Some(there));
             if let Some(set) = &allowed {
                 keep_to(set);

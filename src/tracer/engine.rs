@@ -56,8 +56,6 @@ pub struct Engine<'a, 'o> {
     crowded: bool,
     /// The command is stopped by a signal.
     root_stopped: bool,
-    /// Since when nothing has come but a child that nobody told of.
-    held_since: Option<Nanos>,
     #[cfg(debug_assertions)]
     recorder: super::saved::Recorder,
     stops: u64,
@@ -136,7 +134,6 @@ impl<'a, 'o> Engine<'a, 'o> {
             before: HashMap::new(),
             crowded: false,
             root_stopped: false,
-            held_since: None,
             asleep: HashMap::new(),
             deadline: None,
             #[cfg(debug_assertions)]
@@ -234,14 +231,15 @@ impl<'a, 'o> Engine<'a, 'o> {
         /// stops keep coming.
         const LOOK_ANYWAY: u64 = 64;
         self.batches += 1;
+        self.adopt_the_forsaken();
         let held = self.tasks.held().next().is_some();
         self.mind_the_crowd();
         let alone = self.tasks.len() <= 1 && !held && !self.strangers;
         let drained = (|| {
-            if let Some(bell) = self.bell.as_ref().filter(|bell| !held && !bell.is_stale()) {
-                if let Some(tid) = bell.next()? {
-                    self.queue.extend(or_none(kernel::take_from(tid))?);
-                }
+            if let Some(bell) = self.bell.as_ref().filter(|bell| !held && !bell.is_stale())
+                && let Some(tid) = bell.poll()?
+            {
+                self.queue.extend(or_none(kernel::take_from(tid))?);
                 return Ok(());
             }
             if !alone {
@@ -255,7 +253,16 @@ impl<'a, 'o> Engine<'a, 'o> {
                 }
             }
             match &mut self.bell {
-                Some(bell) => bell.all_is_quiet(),
+                Some(bell) => {
+                    bell.all_is_quiet();
+                    // Whoever stops from now on rings it anew.
+                    if self.queue.is_empty()
+                        && !held
+                        && let Some(tid) = bell.sleep()?
+                    {
+                        self.queue.extend(or_none(kernel::take_from(tid))?);
+                    }
+                }
                 None if self.queue.is_empty() && !held => self.queue.extend(kernel::wait(!alone)?),
                 None => {}
             }
@@ -286,28 +293,27 @@ impl<'a, 'o> Engine<'a, 'o> {
         }
     }
 
-    /// A child has stopped before its creator told of it, which takes
-    /// microseconds. A creator that was killed never will: then ask the kernel
-    /// whose it is.
-    fn be_patient(&mut self) {
-        const PATIENCE: u64 = 20_000_000;
-        let since = *self.held_since.get_or_insert_with(now);
-        if now().saturating_sub(since) < PATIENCE {
-            // Its creator is on its way. But where somebody computes, yielding
-            // gives him whole slices, and who sleeps is preferred when he wakes.
-            let begun = now();
-            if self.crowded {
-                std::thread::sleep(Duration::from_micros(50));
-            } else {
-                std::thread::yield_now();
-                self.crowded = now().saturating_sub(begun) > 2_000_000;
-            }
-            return;
-        }
-        self.held_since = None;
-        let held: Vec<i32> = self.tasks.held().collect();
-        for tid in held {
+    /// Children that have stopped before their creators told of them, which takes
+    /// microseconds. A creator that was killed never will: then the kernel is
+    /// asked whose they are. All that was reported before has been served here.
+    fn adopt_the_forsaken(&mut self) {
+        const PATIENCE: Nanos = 20_000_000;
+        let before = now().saturating_sub(PATIENCE);
+        let forsaken: Vec<i32> = self.tasks.held_since(before).collect();
+        for tid in forsaken {
             self.adopt(tid);
+        }
+    }
+
+    /// A creator is on its way. But where somebody computes, yielding gives him
+    /// whole slices, and who sleeps is preferred when he wakes.
+    fn be_patient(&mut self) {
+        let begun = now();
+        if self.crowded {
+            std::thread::sleep(Duration::from_micros(50));
+        } else {
+            std::thread::yield_now();
+            self.crowded = now().saturating_sub(begun) > 2_000_000;
         }
     }
 
@@ -325,7 +331,6 @@ impl<'a, 'o> Engine<'a, 'o> {
     /// Serves one report.
     fn serve(&mut self, waited: Waited) {
         let Waited { tid, status, taken, at, own, with_children: usage } = waited;
-        self.held_since = None;
         let stop = self.classify(tid, status);
         #[cfg(debug_assertions)]
         self.recorder.save(&super::saved::Told::Stop(tid, stop));

@@ -217,6 +217,12 @@ pub enum Event {
         /// When.
         at: Nanos,
     },
+    /// Calls are watched again, or not for now (`--max-slowdown`): what happened
+    /// in between is not told.
+    Watched {
+        /// Again.
+        on: bool,
+    },
     /// A call ended (or will never).
     Call(Call),
     /// A thread is at its exit stop: memory map and status are still there.

@@ -18,6 +18,7 @@ mod kernel;
 mod launch;
 mod limits;
 pub mod memory;
+mod patience;
 mod privilege;
 mod proc;
 mod repair;
@@ -46,7 +47,10 @@ pub use inherited::{ignore_failed_writes, was_closed};
 pub use launch::Command;
 #[doc(hidden)]
 pub use launch::high;
-pub use proc::{Link, Status, follow};
+#[doc(hidden)]
+pub use patience::patiently;
+pub use proc::{Link, Status, follow, is_there};
+pub use seccomp::MAKING_IOCTLS;
 pub use session::{FilterState, Options, Traced, attach, trace};
 #[doc(hidden)]
 pub use signals::block_all;

@@ -1,4 +1,11 @@
-//! What /proc says of a task: its status (proc_pid_status(5)), its magic links.
+//! What /proc says of a task: its status (proc_pid_status(5)), its magic links,
+//! and the file system below its root.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use super::patience::patiently;
 
 /// The status of a process or thread, as read once.
 #[derive(Debug)]
@@ -28,12 +35,18 @@ impl Status {
 }
 
 /// What a magic link of /proc/TID leads to (`cwd`, `root`, `exe`, `fd/3`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its text, less what the kernel adds to that of a file that is gone.
     pub path: Vec<u8>,
     /// The file has no name any more.
     pub gone: bool,
+    /// Type and permissions (inode(7)).
+    pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// The mount that it is in, as /proc/PID/mountinfo numbers them.
+    pub mount: u64,
     /// Size in bytes, of a regular file.
     pub size: Option<u64>,
 }
@@ -42,58 +55,99 @@ impl Link {
     /// Reads it; `None` when the task or the descriptor is not there. No file
     /// system is asked: it could be served by a process that is stopped for us.
     pub fn read(tid: i32, link: &str) -> Option<Self> {
-        use std::os::unix::ffi::OsStringExt;
         let at = format!("/proc/{tid}/{link}");
         let mut path = std::fs::read_link(&at).ok()?.into_os_string().into_vec();
-        let at = std::ffi::CString::new(at).ok()?;
+        let at = CString::new(at).ok()?;
         // SAFETY: all-zero bytes are a valid statx, which the kernel fills; the
         // path ends in NUL and lives through the call.
         let found = unsafe {
             let mut found: libc::statx = std::mem::zeroed();
-            let wanted = libc::STATX_TYPE | libc::STATX_NLINK | libc::STATX_SIZE;
+            let wanted = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
             let flags = libc::AT_STATX_DONT_SYNC;
             let done = libc::statx(libc::AT_FDCWD, at.as_ptr(), flags, wanted, &raw mut found);
             (done == 0).then_some(found)
         };
-        let gone = found.is_some_and(|found| found.stx_nlink == 0);
+        let Some(found) = found else { return Some(Self { path, ..Self::default() }) };
+        let gone = found.stx_nlink == 0;
         if gone && path.ends_with(b" (deleted)") {
             path.truncate(path.len() - b" (deleted)".len());
         }
-        let is_file = |mode: u16| u32::from(mode) & libc::S_IFMT == libc::S_IFREG;
-        let size = found.filter(|f| is_file(f.stx_mode)).map(|f| f.stx_size);
-        Some(Self { path, gone, size })
+        let mode = u32::from(found.stx_mode);
+        Some(Self {
+            path,
+            gone,
+            mode,
+            owner: (found.stx_uid, found.stx_gid),
+            mount: found.stx_mnt_id,
+            size: (mode & libc::S_IFMT == libc::S_IFREG).then_some(found.stx_size),
+        })
     }
 }
 
-/// Where the symbolic link `path` of a task's root leads, as the tracer sees
-/// it; `None` where it is none, or the kernel is older than 5.6.
+/// Where the symbolic link `path`, given from a task's root, leads, as the
+/// tracer sees it; `None` where it is none, or the kernel is older than 5.6.
 pub fn follow(tid: i32, path: &[u8]) -> Option<Vec<u8>> {
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    let root = std::fs::File::open(format!("/proc/{tid}/root")).ok()?;
-    let path = std::ffi::CString::new(path).ok()?;
-    let open = |flags: i32| {
-        // SAFETY: all-zero bytes are a valid open_how, which the kernel reads; the
-        // path ends in NUL and lives through the call.
-        unsafe {
-            let mut how: libc::open_how = std::mem::zeroed();
-            how.flags = (flags | libc::O_PATH | libc::O_CLOEXEC) as u64;
-            how.resolve = libc::RESOLVE_IN_ROOT;
-            let size = size_of_val(&how);
-            let fd = libc::syscall(
-                libc::SYS_openat2,
-                root.as_raw_fd(),
-                path.as_ptr(),
-                &raw const how,
-                size,
-            );
-            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd as i32))
-        }
-    };
-    let itself = std::fs::File::from(open(libc::O_NOFOLLOW)?);
-    if !itself.metadata().ok()?.is_symlink() {
+    let itself = open(tid, path, libc::O_NOFOLLOW)?;
+    if link_of(&itself)?.mode & libc::S_IFMT != libc::S_IFLNK {
         return None;
     }
-    let target = open(0)?;
-    let own = std::process::id() as i32;
-    Some(Link::read(own, &format!("fd/{}", target.as_raw_fd()))?.path)
+    Some(link_of(&open(tid, path, 0)?)?.path)
+}
+
+/// Whether there is something of this name below a task's root.
+pub fn is_there(tid: i32, path: &[u8]) -> bool {
+    open(tid, path, libc::O_NOFOLLOW).is_some()
+}
+
+fn link_of(file: &OwnedFd) -> Option<Link> {
+    Link::read(std::process::id() as i32, &format!("fd/{}", file.as_raw_fd()))
+}
+
+/// A handle of a file below a task's root. What the kernel has in its cache is
+/// found at once; for the rest a file system is asked, and not waited for.
+fn open(tid: i32, path: &[u8], flags: i32) -> Option<OwnedFd> {
+    let path = CString::new(path).ok()?;
+    match open_now(tid, &path, flags, libc::RESOLVE_CACHED) {
+        Ok(file) => Some(file),
+        Err(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESRCH) => None,
+        // Not in the cache (EAGAIN), or a kernel before 5.12 (EINVAL).
+        Err(_) => patiently(move || open_now(tid, &path, flags, 0).ok()).flatten(),
+    }
+}
+
+fn open_now(tid: i32, path: &CString, flags: i32, how_to: u64) -> Result<OwnedFd, i32> {
+    let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(0);
+    let root = std::fs::File::open(format!("/proc/{tid}/root")).map_err(errno)?;
+    // SAFETY: all-zero bytes are a valid open_how, which the kernel reads; the
+    // path ends in NUL and lives through the call; the descriptor is ours.
+    unsafe {
+        let mut how: libc::open_how = std::mem::zeroed();
+        how.flags = (flags | libc::O_PATH | libc::O_CLOEXEC) as u64;
+        how.resolve = libc::RESOLVE_IN_ROOT | how_to;
+        let (root, size) = (root.as_raw_fd(), size_of_val(&how));
+        let fd = libc::syscall(libc::SYS_openat2, root, path.as_ptr(), &raw const how, size);
+        if fd < 0 {
+            return Err(errno(std::io::Error::last_os_error()));
+        }
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_followed_and_others_are_not() {
+        let own = std::process::id() as i32;
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(dir.join("deep/er")).unwrap();
+        std::os::unix::fs::symlink("deep/er", dir.join("link")).unwrap();
+        let bytes = |name: &str| dir.join(name).into_os_string().into_vec();
+        assert_eq!(follow(own, &bytes("link")), Some(bytes("deep/er")));
+        assert_eq!(follow(own, &bytes("deep")), None);
+        assert_eq!(follow(own, &bytes("none")), None);
+        assert!(is_there(own, &bytes("link")) && !is_there(own, &bytes("none")));
+    }
 }

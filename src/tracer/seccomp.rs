@@ -58,9 +58,10 @@ impl Filter {
     /// Stops `wanted`, and what the tracer itself must see: a program that
     /// installs a filter, children that would escape by CLONE_UNTRACED, and
     /// calls that an ignored signal ends only under a tracer.
-    /// With `only_dup`, a wanted fcntl stops where it makes a descriptor only.
+    /// With `only_makers`, a wanted fcntl or ioctl stops where it makes a
+    /// descriptor only.
     /// `None` when the program would be too long for the kernel.
-    pub fn stopping(wanted: &CallSet, only_dup: bool) -> Option<Self> {
+    pub fn stopping(wanted: &CallSet, only_makers: bool) -> Option<Self> {
         let mut seen = wanted.clone();
         for name in ENDED_BY_TRACING {
             if let Some(sys) = Sys::from_name(Abi::native(), name) {
@@ -73,8 +74,8 @@ impl Filter {
             let mut block = vec![statement(LOAD, NUMBER)];
             for (abi, offset) in *abis {
                 arguments(*abi, *offset, wanted, &mut block);
-                if only_dup {
-                    duplicates(*abi, *offset, wanted, &mut block);
+                if only_makers {
+                    makers(*abi, *offset, wanted, &mut block);
                 }
             }
             // Numbers no table has. Where they are wanted, so is everything
@@ -172,19 +173,28 @@ fn arguments(abi: Abi, offset: u32, wanted: &CallSet, block: &mut Vec<libc::sock
     }
 }
 
-/// Of the fcntls that are wanted, lets through those that make no descriptor.
-fn duplicates(abi: Abi, offset: u32, wanted: &CallSet, block: &mut Vec<libc::sock_filter>) {
-    for name in ["fcntl", "fcntl64"] {
+/// Requests of ioctl that make a descriptor (ioctl_tty(2), ioctl_ns(2), KVM's).
+pub const MAKING_IOCTLS: [u32; 5] = [0x5441, 0xb701, 0xb702, 0xae01, 0xae41];
+const MAKING_FCNTLS: [u32; 2] = [libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32];
+
+/// Of the fcntls and ioctls that are wanted, lets through those that make no
+/// descriptor.
+fn makers(abi: Abi, offset: u32, wanted: &CallSet, block: &mut Vec<libc::sock_filter>) {
+    let calls: [(&str, &[u32]); 3] =
+        [("fcntl", &MAKING_FCNTLS), ("fcntl64", &MAKING_FCNTLS), ("ioctl", &MAKING_IOCTLS)];
+    for (name, making) in calls {
         let sys = Sys::from_name(abi, name).filter(|sys| wanted.contains(*sys));
         let Some(number) = sys.and_then(|sys| u32::try_from(sys.number).ok()) else { continue };
+        let tests = making.len() as u8;
         block.extend([
-            libc::sock_filter { code: EQUAL, jt: 0, jf: 5, k: number + offset },
+            libc::sock_filter { code: EQUAL, jt: 0, jf: tests + 3, k: number + offset },
             statement(LOAD, ARG1_LOW),
-            libc::sock_filter { code: EQUAL, jt: 1, jf: 0, k: libc::F_DUPFD as u32 },
-            libc::sock_filter { code: EQUAL, jt: 0, jf: 1, k: libc::F_DUPFD_CLOEXEC as u32 },
-            statement(RETURN, TRACE),
-            statement(RETURN, ALLOW),
         ]);
+        for (i, request) in making.iter().enumerate() {
+            // To the RETURN TRACE behind the last of them and one more.
+            block.push(libc::sock_filter { code: EQUAL, jt: tests - i as u8, jf: 0, k: *request });
+        }
+        block.extend([statement(RETURN, ALLOW), statement(RETURN, TRACE)]);
     }
 }
 

@@ -64,7 +64,7 @@ const NEVER_RESTARTED: &[&str] = &[
 ];
 
 /// What the filter has to say, by what its documentation promises.
-fn promised(wanted: &CallSet, only_dup: bool, data: Data) -> u32 {
+fn promised(wanted: &CallSet, only_makers: bool, data: Data) -> u32 {
     let Some((abi, number)) = Abi::from_audit(data.arch, u64::from(data.number)) else {
         return TRACE; // No table: the tracer has to look.
     };
@@ -77,9 +77,13 @@ fn promised(wanted: &CallSet, only_dup: bool, data: Data) -> u32 {
         "clone" => first & libc::CLONE_UNTRACED as u32 != 0,
         _ => abi == Abi::native() && NEVER_RESTARTED.contains(&name),
     };
-    let command = data.second as u32 as i32;
-    let dup = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-    let passed = only_dup && matches!(name, "fcntl" | "fcntl64") && !dup;
+    let request = data.second as u32;
+    let makes = match name {
+        "fcntl" | "fcntl64" => matches!(request as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC),
+        "ioctl" => MAKING_IOCTLS.contains(&request),
+        _ => true,
+    };
+    let passed = only_makers && !makes;
     if seen || wanted.contains(sys) && !passed { TRACE } else { ALLOW }
 }
 
@@ -89,10 +93,10 @@ fn holds(wanted: &CallSet, name: &str) -> bool {
     says(wanted, false, name) && says(wanted, true, name)
 }
 
-fn says(wanted: &CallSet, only_dup: bool, name: &str) -> bool {
+fn says(wanted: &CallSet, only_makers: bool, name: &str) -> bool {
     const X32_BIT: u32 = 0x4000_0000;
     const OTHER_ARCHES: [u32; 3] = [0, 0xc000_00f3, 0x8000_0016];
-    let Some(filter) = Filter::stopping(wanted, only_dup) else {
+    let Some(filter) = Filter::stopping(wanted, only_makers) else {
         return false;
     };
     assert!(filter.program.len() <= libc::BPF_MAXINSNS as usize, "{name}");
@@ -107,10 +111,11 @@ fn says(wanted: &CallSet, only_dup: bool, name: &str) -> bool {
     for arch in ARCHES.iter().map(|(arch, _)| *arch).chain(OTHER_ARCHES) {
         for &number in &numbers {
             for argument in arguments {
-                for second in [0, libc::F_DUPFD_CLOEXEC as u64, 3, 1 << 32] {
+                for second in [0, libc::F_DUPFD_CLOEXEC as u64, 3, 1 << 32, 0x5441, 0xae41, 0x5413]
+                {
                     let data = Data { number, arch, argument, second };
                     let said = interpret(&filter.program, data);
-                    let right = promised(wanted, only_dup, data);
+                    let right = promised(wanted, only_makers, data);
                     assert_eq!(said, right, "{data:x?} under {name}");
                 }
             }

@@ -22,9 +22,9 @@ pub struct Options {
     /// The calls that collectors are told of. All others run at full speed,
     /// where that is possible.
     pub calls: CallSet,
-    /// Of those, fcntl stops where it makes a descriptor (F_DUPFD) only: a filter
+    /// Of those, fcntl and ioctl stop where they make a descriptor only: a filter
     /// lets the others through, and nobody may be told of them.
-    pub fcntl_only_dup: bool,
+    pub only_makers: bool,
     /// Use PTRACE_GET_SYSCALL_INFO where the kernel has it (5.3).
     pub syscall_info: bool,
     /// End the command, with all that it started, after this long.
@@ -42,7 +42,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             calls: CallSet::all(),
-            fcntl_only_dup: false,
+            only_makers: false,
             syscall_info: true,
             timeout: None,
             detach_on_exit: false,
@@ -232,7 +232,7 @@ fn choose_filter(options: &Options) -> (Option<Filter>, FilterState) {
              filter of its own could report them",
         );
     }
-    match Filter::stopping(&options.calls, options.fcntl_only_dup) {
+    match Filter::stopping(&options.calls, options.only_makers) {
         Some(filter) => (Some(filter), FilterState::Installed),
         None => refused("the set of calls is too scattered"),
     }

@@ -161,6 +161,7 @@ impl Tasks {
     /// Watches all calls again, or none for now. Threads that have to be
     /// stopped for it are in `out`.
     pub fn watch(&mut self, on: bool, out: &mut Outbox) {
+        out.events.push(Event::Watched { on });
         for group in self.groups.values_mut() {
             group.follow = if on { Follow::Every } else { Follow::Off };
         }
@@ -431,6 +432,7 @@ impl Tasks {
             && self.needed.contains(entry.sys)
             && (entry.sys.is_exec() || !slot.task.is_launching())
             && (matches!(stop, Stop::Entry(_)) || !was_inside)
+            && slot.task.current().is_some_and(|call| call.entry == *entry)
         {
             let (sys, args, thread) = (entry.sys, entry.args, caller.1);
             events.push(Event::Entered { process, thread, tid, sys, args, at });

@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 
-use crate::tracer::{Link, Nanos, ProcessId};
-
-use super::place::patiently;
+use crate::tracer::{Link, Nanos, ProcessId, patiently};
 
 /// Files by path, in order of first use.
 #[derive(Debug, Default)]

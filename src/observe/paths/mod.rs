@@ -13,21 +13,21 @@ mod table;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::syscall::{Abi, CallInfo, CallSet, ReturnRole, Role, Sys};
-use crate::tracer::{Call, Event, Link, Nanos, Observer, Outcome, ProcessId, ThreadId, follow};
+use crate::tracer::{
+    Call, Event, Link, MAKING_IOCTLS, Nanos, Observer, Outcome, ProcessId, ThreadId, follow,
+    is_there,
+};
 
 pub use mapped::{Mapped, MappedEntry};
 pub use place::Marks;
 pub use rows::{More, Row};
 pub use search::Searched;
 
-use named::{Entered, Name};
-use place::{Base, Place, join, patiently};
+use named::{Entered, Name, word};
+use place::{Base, Place, join};
 use rows::Rows;
 use search::{Look, Searches};
 use table::{Asked, Table};
@@ -138,9 +138,9 @@ impl Paths {
         named.filter(|info| names_a_file(info)).map(|info| info.kind)
     }
 
-    /// Rows.
+    /// Rows, once it has [finished](Self::finish).
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.order.len()
     }
 
     /// Whether there is none.
@@ -148,16 +148,17 @@ impl Paths {
         self.len() == 0
     }
 
-    /// A path, its marks and its row; in order of first use after [`Self::finish`].
+    /// A path, its marks and its row, in order of first use.
     pub fn row(&self, i: usize) -> Option<(&[u8], Marks, &Row)> {
-        let i = u32::try_from(i).ok()?;
-        self.rows.get(self.order.get(i as usize).copied().unwrap_or(i))
+        self.rows.get(*self.order.get(i)?)
     }
 
     /// The run is over: puts rows in order, closes searches.
     pub fn finish(&mut self) {
-        self.order = (0..self.rows.len() as u32).collect();
         let rows = &self.rows;
+        // A directory that only led to others, and what was closed unused, are none.
+        let used = |row: &u32| rows.get(*row).is_some_and(|(_, _, row)| row.is_used());
+        self.order = (0..rows.len() as u32).filter(used).collect();
         self.order.sort_by_key(|&row| rows.get(row).map(|(_, _, row)| row.first));
         self.searches.finish();
     }
@@ -178,7 +179,8 @@ impl Paths {
             }
             return;
         }
-        if info.kind == "fcntl" && !is_dup(&call.args) {
+        if info.kind == "fcntl" && !is_dup(&call.args) || info.name == "ioctl" && !makes(&call.args)
+        {
             return;
         }
         let Some(thread) = self.threads.get_mut(&call.thread) else { return };
@@ -282,8 +284,8 @@ impl Paths {
                 false => 0,
             };
             path = join(&base.path, name, floor, &|link| {
-                let inside = link.strip_prefix(root.as_slice()).filter(|_| !rooted)?.to_vec();
-                patiently(move || follow(tid, &inside)).flatten()
+                let inside = link.strip_prefix(root.as_slice()).filter(|_| !rooted)?;
+                follow(tid, inside)
             });
             // The way up from a directory that is gone leads to one that is not.
             if !path.starts_with(&base.path) {
@@ -292,7 +294,11 @@ impl Paths {
         }
         let doubtful = doubtful.then(|| name.to_vec());
         let up = name.split(|&byte| byte == b'/').any(|part| part == b"..");
-        let given = up.then(|| [base.path.as_slice(), b"/", name].concat());
+        let given = up.then(|| {
+            let base = base.path.strip_suffix(b"/").unwrap_or(&base.path);
+            let name = name.strip_prefix(b"/").unwrap_or(name);
+            [base, b"/", name].concat()
+        });
         Resolved::Path { path, marks, doubtful, given }
     }
 
@@ -305,9 +311,9 @@ impl Paths {
         let row = match table::ask(thread.tid, fd)? {
             Asked::File(base) => {
                 let root = thread.place.borrow_mut().root(thread.tid).marks;
-                self.rows.of(&base.path, base.marks.and(root), at, process)
+                self.rows.of(&base.path, base.marks.and(root), process)
             }
-            Asked::Kind(kind) => self.rows.of(kind.as_bytes(), Marks::NONE, at, process),
+            Asked::Kind(kind) => self.rows.of(kind.as_bytes(), Marks::NONE, process),
         };
         self.threads.get(&id)?.table.borrow_mut().set(fd, row, at);
         Some(row)
@@ -320,11 +326,13 @@ impl Paths {
         let Some(thread) = self.threads.get_mut(&id) else { return };
         let tid = thread.tid;
         let mut place = thread.place.borrow_mut();
+        let root = place.root(tid).path.clone();
+        let there = |path: &[u8]| is_there(tid, path.strip_prefix(root.as_slice()).unwrap_or(path));
         for resolved in &mut thread.resolved {
             // What is missed in `nosuch/../there` is not what lies there.
             if let Resolved::Path { path, given: Some(given), .. } = resolved
                 && end.missed()
-                && is_there(path)
+                && there(path)
             {
                 path.clone_from(given);
                 continue;
@@ -340,7 +348,7 @@ impl Paths {
             let opened = opened.flatten().map(|link| link.path);
             let fits = |candidate: &&Vec<u8>| match &opened {
                 Some(opened) if candidates.contains(opened) => *candidate == opened,
-                _ => is_there(candidate) != end.missed(),
+                _ => there(candidate) != end.missed(),
             };
             if let Some(candidate) = candidates.iter().find(fits) {
                 path.clone_from(candidate);
@@ -371,7 +379,7 @@ impl Paths {
                             self.searches.look(id, &Look { path, missed, wall, at, process });
                         }
                     }
-                    (self.rows.of(path, *marks, end.from, end.process), true)
+                    (self.rows.of(path, *marks, end.process), true)
                 }
                 Resolved::Descriptor { row, .. } => (*row, false),
             };
@@ -385,7 +393,7 @@ impl Paths {
             match end.errno {
                 // That a path is not there is not the fault of the socket.
                 Some(_) if has_path && !by_path => {}
-                Some(libc::ENOENT | libc::ENOTDIR) => row.misses += 1,
+                Some(libc::ENOENT | libc::ENOTDIR) => row.misses = row.misses.saturating_add(1),
                 Some(errno) => row.more_mut().fail(errno),
                 None => {}
             }
@@ -399,11 +407,12 @@ impl Paths {
                     }
                 }
                 "stat" => {
-                    row.stats += 1;
+                    row.stats = row.stats.saturating_add(1);
                     let by = if by_path { &mut self.stats.0 } else { &mut self.stats.1 };
                     *by += 1;
                 }
                 "fcntl" => row.more_mut().count("dup"),
+                "ioctl" | "seccomp" | "bpf" | "socketcall" => {}
                 kind => row.more_mut().count(kind),
             }
             if info.kind == "exec" && end.succeeded() {
@@ -434,6 +443,12 @@ impl Paths {
             (_, Some((from, to))) => (row(from), row(to), moved),
             _ => return,
         };
+        // What is read there are new descriptors too.
+        let gives =
+            |(path, ..): (&[u8], Marks, &Row)| matches!(path, b"<fanotify>" | b"<userfaultfd>");
+        if from.and_then(|row| self.rows.get(row)).is_some_and(gives) {
+            thread.table.borrow_mut().forget_all();
+        }
         if let Some(row) = from.and_then(|row| self.rows.get_mut(row)) {
             row.more_mut().read += bytes;
         }
@@ -466,15 +481,18 @@ impl Paths {
                     thread.table.borrow_mut().close_range(first, last, entered.at);
                 }
             }
-            "dup" | "dup2" | "dup3" | "fcntl" | "fcntl64" => {
-                thread.copy_descriptor(args[0] as i32, end);
-            }
+            "dup" | "dup2" | "dup3" | "fcntl" | "fcntl64" => thread.copy_descriptor(end),
             "recvmsg" => match named::received(tid, entered.sys.abi, args[1]) {
                 Some(came) => came.iter().for_each(|fd| thread.table.borrow_mut().forget(*fd)),
                 None => thread.table.borrow_mut().forget_all(),
             },
-            "recvmmsg" | "recvmmsg_time64" | "io_uring_enter" => {
+            "recvmmsg" | "recvmmsg_time64" | "io_uring_enter" | "socketcall" => {
                 thread.table.borrow_mut().forget_all();
+            }
+            "seccomp" | "bpf" | "ioctl" => thread.table.borrow_mut().forget(end.value as i32),
+            "clone" | "clone3" if entered.flags & libc::CLONE_PIDFD as u64 != 0 => {
+                let at = if info.name == "clone" { args[2] } else { word(tid, args[0] + 8) };
+                thread.table.borrow_mut().forget(named::pair(tid, at)[0]);
             }
             "unshare" => {
                 let flags = args[0] as i32;
@@ -488,6 +506,13 @@ impl Paths {
                 }
             }
             _ => {}
+        }
+        if matches!(info.kind, "rename" | "rmdir" | "unlink" | "mount") {
+            // A working directory may have another name now, or none.
+            for state in self.threads.values() {
+                state.place.borrow_mut().forget();
+            }
+            return;
         }
         if info.returns == ReturnRole::Fd && info.kind != "dup" {
             self.opened(id, info, entered, end);
@@ -516,7 +541,7 @@ impl Paths {
             thread.table.borrow_mut().forget(fd);
             return;
         };
-        let row = self.rows.of(path, marks, end.from, end.process);
+        let row = self.rows.of(path, marks, end.process);
         thread.table.borrow_mut().set(fd, row, end.at);
         if self.resolve
             && let Some(target) = Link::read(tid, &format!("fd/{fd}"))
@@ -550,7 +575,9 @@ impl Paths {
         let (from, flags) = match by_call {
             Some(creator) => {
                 let clone = creator.entered.as_ref().filter(|e| is_clone(e));
-                (Some(creator), clone.map_or(0, |e| e.flags as i32))
+                // Made while nobody watched: as threads are, and processes.
+                let usual = if creator.process == process { SHARED } else { 0 };
+                (Some(creator), clone.map_or(usual, |e| e.flags as i32))
             }
             None => (sibling(), SHARED),
         };
@@ -593,25 +620,28 @@ impl Thread {
         self.table = Rc::new(RefCell::new(own));
     }
 
-    /// What it returned is another number for `fd`.
-    fn copy_descriptor(&mut self, fd: i32, end: &End) {
+    /// What it returned is another number for the descriptor that it named.
+    fn copy_descriptor(&mut self, end: &End) {
+        let row = self.resolved.iter().find_map(|resolved| match resolved {
+            Resolved::Descriptor { row, .. } => Some(*row),
+            Resolved::Path { .. } => None,
+        });
         let mut table = self.table.borrow_mut();
-        match table.get(fd) {
+        match row {
             Some(row) => table.set(end.value as i32, row, end.at),
             None => table.forget(end.value as i32),
         }
     }
 }
 
-fn is_there(path: &[u8]) -> bool {
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
-    patiently(move || fs::symlink_metadata(path).is_ok()).unwrap_or(true)
-}
-
 /// Calls that use a descriptor and say nothing of the file: to stop for them
 /// costs more than all others together, and no number could become another
 /// file's by them.
 const SILENT: [&str; 5] = ["close", "lseek", "ioctl", "poll", "select"];
+
+fn makes(args: &[u64; 6]) -> bool {
+    MAKING_IOCTLS.contains(&(args[1] as u32))
+}
 
 fn is_dup(args: &[u64; 6]) -> bool {
     matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
@@ -620,7 +650,7 @@ fn is_dup(args: &[u64; 6]) -> bool {
 /// Whether a call names a path or a descriptor, or makes or shares them.
 fn names_a_file(info: &CallInfo) -> bool {
     if SILENT.contains(&info.kind) {
-        return false;
+        return info.name == "ioctl"; // Of which few make descriptors.
     }
     let role = |role: &Role| {
         matches!(role, Role::Path | Role::PathIf | Role::Fd | Role::FdOut | Role::Sockaddr)
@@ -628,6 +658,7 @@ fn names_a_file(info: &CallInfo) -> bool {
     info.returns == ReturnRole::Fd
         || info.args.iter().any(role)
         || matches!(info.name, "close_range" | "unshare" | "clone" | "clone3" | "fork" | "vfork")
+        || matches!(info.name, "seccomp" | "bpf" | "socketcall")
 }
 
 fn is_clone(entered: &Entered) -> bool {
@@ -671,6 +702,18 @@ impl Observer for Paths {
                 state.entered = Some(entered);
             }
             Event::Call(ref call) => self.call(call),
+            Event::Attached { process, pid, at, .. } => {
+                self.mapped.look(pid, process, at, false);
+            }
+            Event::Watched { .. } => {
+                for state in self.threads.values_mut() {
+                    state.entered = None;
+                    state.table.borrow_mut().forget_all();
+                    let mut place = state.place.borrow_mut();
+                    place.changing = 0;
+                    place.forget();
+                }
+            }
             Event::Execed { process, thread, pid, at, .. } => {
                 if let Some(state) = self.threads.get_mut(&thread) {
                     state.tid = pid;
@@ -681,7 +724,7 @@ impl Observer for Paths {
                 for (path, size) in self.mapped.look(pid, process, at, false) {
                     // The program counts under the name that it was executed by.
                     if path != program {
-                        let row = self.rows.of(&path, Marks::NONE, at, process);
+                        let row = self.rows.of(&path, Marks::NONE, process);
                         if let Some(row) = self.rows.get_mut(row) {
                             row.used(at, at, process);
                             row.more_mut().mapped = size;

@@ -5,11 +5,8 @@
 //! directory is rare, and /proc/TID/cwd tells where it went.
 
 use std::fs;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
-use crate::tracer::{Link, block_all};
+use crate::tracer::Link;
 
 /// What a path is not to be taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
@@ -159,19 +156,6 @@ impl Base {
     }
 }
 
-/// Looks at a file system by name, which may wait for whoever serves it: where
-/// that is a process that stands still for us, for ever.
-pub fn patiently<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    const PATIENCE: Duration = Duration::from_millis(500);
-    let (tell, told) = mpsc::channel();
-    let looking = thread::Builder::new().name("look".into()).spawn(move || {
-        block_all(); // They are the loop's.
-        let _ = tell.send(look());
-    });
-    looking.ok()?;
-    told.recv_timeout(PATIENCE).ok()
-}
-
 /// The path that `name` stands for from `base`: absolute, without `.`, `..` and
 /// doubled slashes. It stays within the first `floor` bytes of the base. Links
 /// are not followed, but for those that `..` leads out of: what is above them is
@@ -255,13 +239,7 @@ mod tests {
 
     #[test]
     fn what_proc_says_of_the_gone() {
-        let base = |gone| Base::of(Link { path: b"/a".to_vec(), gone, size: None });
+        let base = |gone| Base::of(Link { path: b"/a".to_vec(), gone, ..Link::default() });
         assert_eq!((base(true).marks, base(false).marks), (Marks::DELETED, Marks::NONE));
-    }
-
-    #[test]
-    fn who_does_not_answer_is_not_waited_for() {
-        assert_eq!(patiently(|| 7), Some(7));
-        assert_eq!(patiently(|| thread::sleep(Duration::from_secs(30))), None);
     }
 }

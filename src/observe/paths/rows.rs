@@ -55,14 +55,15 @@ pub struct More {
 
 impl Rows {
     /// The row of a path.
-    pub fn of(&mut self, path: &[u8], marks: Marks, at: Nanos, process: ProcessId) -> u32 {
+    pub fn of(&mut self, path: &[u8], marks: Marks, process: ProcessId) -> u32 {
         let mut key = Vec::with_capacity(path.len() + 1);
         key.extend_from_slice(path);
         key.push(marks.bits());
         if let Some(row) = self.0.get_index_of(key.as_slice()) {
             return row as u32;
         }
-        let row = Row { stats: 0, misses: 0, wall: 0, first: at, last: at, process, more: None };
+        let row =
+            Row { stats: 0, misses: 0, wall: 0, first: Nanos::MAX, last: 0, process, more: None };
         self.0.insert_full(key.into_boxed_slice(), row).0 as u32
     }
 
@@ -93,6 +94,11 @@ impl Row {
     /// The same, to be filled in.
     pub fn more_mut(&mut self) -> &mut More {
         self.more.get_or_insert_default()
+    }
+
+    /// Whether anything was done with it.
+    pub fn is_used(&self) -> bool {
+        self.first != Nanos::MAX
     }
 
     /// It was used by this process.

@@ -27,6 +27,8 @@ pub struct Searched {
     pub start: Nanos,
     /// Who searched.
     pub process: u32,
+    /// How often the same was searched for in the same places, by the same.
+    pub times: u64,
     /// A path that was found in between: a probe, if it is looked below it next.
     between: Option<(Vec<u8>, u64)>,
 }
@@ -51,7 +53,11 @@ pub struct Look<'a> {
 pub struct Searches {
     open: HashMap<ThreadId, Searched>,
     done: Vec<Searched>,
+    /// Where in `done` a search stands: by what was sought, where, by whom.
+    known: HashMap<Key, usize>,
 }
+
+type Key = (Vec<u8>, Vec<Vec<u8>>, Vec<Vec<u8>>, Option<Vec<u8>>, u32);
 
 /// Longest list of directories or suffixes kept of one search: somebody who
 /// tries names without end is no search any more.
@@ -98,7 +104,19 @@ impl Searches {
             // A single name that is missed and not found is a miss, no search.
             && (search.misses > 1 || search.found.is_some())
         {
-            self.done.push(search);
+            let Searched { stem, suffixes, directories, found, process, .. } = &search;
+            let key =
+                (stem.clone(), suffixes.clone(), directories.clone(), found.clone(), *process);
+            let at = *self.known.entry(key).or_insert(self.done.len());
+            match self.done.get_mut(at) {
+                Some(same) => {
+                    same.times += 1;
+                    same.misses += search.misses;
+                    same.probes += search.probes;
+                    same.wall = same.wall.saturating_add(search.wall);
+                }
+                None => self.done.push(Searched { times: 1, ..search }),
+            }
         }
     }
 
@@ -252,6 +270,14 @@ mod tests {
         assert_eq!(text(&search.directories), ["/a", "/b", "/c"]);
         assert_eq!(search.found.as_deref(), Some(&b"/d/libx.so"[..]));
         assert_eq!((search.misses, search.probes, search.wall), (3, 0, 30));
+    }
+
+    #[test]
+    fn the_same_search_again_is_counted() {
+        let once = ["-/a/x", "-/b/x", "+/c/x"];
+        let found = searches(&[once, once, once].concat());
+        let [search] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((search.times, search.misses, search.start), (3, 6, 0));
     }
 
     #[test]

@@ -219,11 +219,13 @@ pub fn files_search(
 
 fn totals(shapes: &[Shape], folded: &Shape) -> Vec<Clause> {
     let all = || shapes.iter().chain([folded]).flat_map(|shape| &shape.searches);
-    let count = all().count();
+    let times = |search: &&Search| search.times.max(1);
+    let count: u64 = all().map(times).sum();
     if count == 0 {
         return vec![Clause::one("nothing was looked for in several places")];
     }
-    let vain = all().filter(|search| search.found.is_none()).count();
+    let vain = all().filter(|search| search.found.is_none());
+    let vain: u64 = vain.map(times).sum();
     let probes: u128 = all().map(|search| u128::from(search.probes)).sum();
     let searches = if count == 1 { "search" } else { "searches" };
     vec![

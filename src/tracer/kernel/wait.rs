@@ -140,26 +140,47 @@ impl Bell {
         now().saturating_sub(self.quiet) > Self::TRUST
     }
 
-    /// Waits for the next who reports; `None` when nobody has for a while. EINTR
-    /// is the caller's to judge.
+    /// Who reports within the time that a tracee takes to its next stop; `None`
+    /// when nobody is named: a signal that takes in others names one of them.
+    pub fn poll(&self) -> io::Result<Option<i32>> {
+        let begun = now();
+        let mut before = begun;
+        loop {
+            let rung = self.wait(0)?;
+            if rung.is_some() {
+                return Ok(rung);
+            }
+            // SAFETY: it takes nothing and only gives others their turn.
+            unsafe { libc::sched_yield() };
+            let after = now();
+            if after.saturating_sub(begun) > POLL || after.saturating_sub(before) > TURN {
+                return Ok(None);
+            }
+            before = after;
+        }
+    }
+
+    /// Sleeps until somebody reports, or for a while. EINTR is the caller's to
+    /// judge.
+    pub fn sleep(&self) -> io::Result<Option<i32>> {
+        self.wait(Self::TRUST)
+    }
+
     #[allow(clippy::unused_self)] // Only while it is blocked.
-    pub fn next(&self) -> io::Result<Option<i32>> {
-        poll_then_sleep(|flags| {
-            let set = child_signal();
-            let nap = if flags == 0 { Self::TRUST } else { 0 };
-            let time = libc::timespec { tv_sec: 0, tv_nsec: nap as libc::c_long };
-            // SAFETY: all-zero bytes are a valid siginfo_t, which the kernel fills.
-            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-            // SAFETY: the set, the siginfo and the time live through the call.
-            if unsafe { libc::sigtimedwait(&raw const set, &raw mut info, &raw const time) } > 0 {
-                // SAFETY: every SIGCHLD has it; one sent by kill names its sender.
-                return Ok(Some(unsafe { info.si_pid() }));
-            }
-            match io::Error::last_os_error() {
-                e if e.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
-                e => Err(e),
-            }
-        })
+    fn wait(&self, nap: Nanos) -> io::Result<Option<i32>> {
+        let set = child_signal();
+        let time = libc::timespec { tv_sec: 0, tv_nsec: nap as libc::c_long };
+        // SAFETY: all-zero bytes are a valid siginfo_t, which the kernel fills.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set, the siginfo and the time live through the call.
+        if unsafe { libc::sigtimedwait(&raw const set, &raw mut info, &raw const time) } > 0 {
+            // SAFETY: every SIGCHLD has it; one sent by kill names its sender.
+            return Ok(Some(unsafe { info.si_pid() }).filter(|&tid| tid > 0));
+        }
+        match io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
+            e => Err(e),
+        }
     }
 }
 

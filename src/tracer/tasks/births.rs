@@ -60,6 +60,12 @@ impl Tasks {
         self.early.iter().filter(move |(_, e)| held(e)).map(|(tid, _)| *tid)
     }
 
+    /// Those that have been since `before`.
+    pub fn held_since(&self, before: Nanos) -> impl Iterator<Item = i32> + '_ {
+        let old = move |e: &Early| matches!(e, Early::Held { at, .. } if *at < before);
+        self.early.iter().filter(move |(_, e)| old(e)).map(|(tid, _)| *tid)
+    }
+
     pub(super) fn came_early(&mut self, tid: i32, stop: &Stop, at: Nanos, out: &mut Outbox) {
         if matches!(stop, Stop::Signal { .. }) {
             // A new tracee begins with another stop: this is a child that is
