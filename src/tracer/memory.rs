@@ -25,12 +25,29 @@ pub fn read(tid: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// Whether all of this lies in memory now. Where it does not, reading it asks
+/// for it, and may have to wait for a process that is stopped for us: the server
+/// of a FUSE file, a handler of userfaultfd(2).
+pub fn is_present(tid: i32, address: u64, length: usize) -> bool {
+    use std::os::unix::fs::FileExt;
+    const PAGE: u64 = 4096;
+    const PRESENT: u64 = 1 << 63;
+    // Where the kernel does not tell (CONFIG_PROC_PAGE_MONITOR), it is hoped.
+    let Ok(map) = std::fs::File::open(format!("/proc/{tid}/pagemap")) else { return true };
+    let last = address.saturating_add(length.max(1) as u64 - 1) / PAGE;
+    (address / PAGE..=last).all(|page| {
+        let mut entry = [0; 8];
+        let read = map.read_at(&mut entry, page.saturating_mul(8)).unwrap_or(0);
+        read == 8 && u64::from_ne_bytes(entry) & PRESENT != 0
+    })
+}
+
 /// Longest path that the kernel takes, its NUL included (linux/limits.h).
 pub const PATH_MAX: usize = 4096;
 
 /// The string at `address` of `tid`, without its NUL; at most `most` bytes of
 /// it. It is read page by page: what follows its last page may not be mapped.
-/// `None` where it cannot be read to its end.
+/// `None` where it cannot be read to its end, or is [not there](is_present).
 pub fn read_string(tid: i32, address: u64, most: usize) -> Option<Vec<u8>> {
     const PAGE: u64 = 4096;
     let mut string = Vec::new();
@@ -38,6 +55,9 @@ pub fn read_string(tid: i32, address: u64, most: usize) -> Option<Vec<u8>> {
     while string.len() < most {
         let length = (PAGE - at % PAGE).min((most - string.len()) as u64) as usize;
         let mut page = [0; PAGE as usize];
+        if !is_present(tid, at, 1) {
+            return None;
+        }
         let read = read(tid, at, page.get_mut(..length)?).ok().filter(|&n| n > 0)?;
         let part = page.get(..read)?;
         if let Some(end) = part.iter().position(|&byte| byte == 0) {

@@ -91,6 +91,11 @@ pub fn follow(tid: i32, path: &[u8]) -> Option<Vec<u8>> {
     if link_of(&itself)?.mode & libc::S_IFMT != libc::S_IFLNK {
         return None;
     }
+    real(tid, path)
+}
+
+/// Where `path`, given from a task's root, leads, as the tracer sees it.
+pub fn real(tid: i32, path: &[u8]) -> Option<Vec<u8>> {
     Some(link_of(&open(tid, path, 0)?)?.path)
 }
 

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use crate::syscall::{Abi, CallInfo, CallSet, ReturnRole, Role, Sys};
 use crate::tracer::{
     Call, Event, Link, MAKING_IOCTLS, Nanos, Observer, Outcome, ProcessId, ThreadId, follow,
-    is_there,
+    is_there, real,
 };
 
 pub use mapped::{Mapped, MappedEntry};
@@ -49,6 +49,8 @@ pub struct Paths {
     /// The rows by first use, once it is known that there are no more: a call
     /// counts when it ends, and others may have begun and ended in between.
     order: Vec<u32>,
+    /// Directories may have other names than those that they were opened by.
+    renamed: bool,
 }
 
 /// A thread, and what it resolves names with.
@@ -186,9 +188,10 @@ impl Paths {
         let Some(thread) = self.threads.get_mut(&call.thread) else { return };
         let known = thread.entered.take().filter(|entered| entered.is(call.sys, &call.args));
         let entered = match known {
-            Some(entered) => entered,
-            // It entered before anybody watched, or a handler's calls came between.
-            None => self.enter(call),
+            Some(entered) if !entered.is_incomplete() || call.sys.is_exec() => entered,
+            // What was not in memory then is now: the kernel has looked at it. Or it
+            // entered before anybody watched, or a handler's calls came between.
+            _ => self.enter(call),
         };
         let end = End::of(call);
         self.doubts(call.thread, &end);
@@ -254,6 +257,13 @@ impl Paths {
         }
         if let Some(fd) = from {
             drop(place);
+            if self.renamed
+                && let Some(link) = Link::read(tid, &format!("fd/{fd}"))
+            {
+                let base = Base::of(link);
+                let root = thread.place.borrow_mut().root(tid).marks;
+                return (Base { marks: base.marks.and(root), ..base }, false);
+            }
             let row = self.descriptor(id, fd, at, process);
             let base = row
                 .and_then(|row| self.rows.get(row))
@@ -332,7 +342,8 @@ impl Paths {
             // What is missed in `nosuch/../there` is not what lies there.
             if let Resolved::Path { path, given: Some(given), .. } = resolved
                 && end.missed()
-                && there(path)
+                && let Some(up) = given.windows(3).position(|part| part == b"/..")
+                && !there(&[given.get(..up).unwrap_or_default(), b"/."].concat())
             {
                 path.clone_from(given);
                 continue;
@@ -362,14 +373,24 @@ impl Paths {
             entered.names.iter().filter(|(_, name)| *name == Name::Unreadable).count() as u64;
         let Some(thread) = self.threads.get(&id) else { return };
         let tid = thread.tid;
-        let has_path = thread.resolved.iter().any(|r| matches!(r, Resolved::Path { .. }));
+        let is_path = |r: &&Resolved| matches!(r, Resolved::Path { .. });
+        let has_path = thread.resolved.iter().any(|r| is_path(&r));
+        let several = thread.resolved.iter().filter(is_path).count() > 1;
+        let root = thread.place.borrow_mut().root(tid).path.clone();
         let mut counted: Vec<u32> = Vec::new();
+        let mut executed = None;
         for resolved in &thread.resolved {
             // A descriptor that is not open any more: what it was, and what would lie
             // below it, have nothing to do with it.
             if end.errno == Some(libc::EBADF) {
                 continue;
             }
+            let is_named_there = match resolved {
+                Resolved::Path { path, .. } if several && end.missed() => {
+                    is_there(tid, path.strip_prefix(root.as_slice()).unwrap_or(path))
+                }
+                _ => false,
+            };
             let (number, by_path) = match resolved {
                 Resolved::Path { path, marks, .. } => {
                     if matches!(info.kind, "open" | "stat" | "access" | "readlink" | "exec") {
@@ -393,6 +414,8 @@ impl Paths {
             match end.errno {
                 // That a path is not there is not the fault of the socket.
                 Some(_) if has_path && !by_path => {}
+                // Of two names the one that is there was not missed.
+                Some(libc::ENOENT | libc::ENOTDIR) if several && is_named_there => {}
                 Some(libc::ENOENT | libc::ENOTDIR) => row.misses = row.misses.saturating_add(1),
                 Some(errno) => row.more_mut().fail(errno),
                 None => {}
@@ -415,13 +438,30 @@ impl Paths {
                 "ioctl" | "seccomp" | "bpf" | "socketcall" => {}
                 kind => row.more_mut().count(kind),
             }
-            if info.kind == "exec" && end.succeeded() {
-                let size = Link::read(tid, "exe").and_then(|exe| exe.size).unwrap_or(0);
-                row.more_mut().mapped = size;
-            }
+            executed = (info.kind == "exec" && end.succeeded()).then_some(number);
+        }
+        if let Some(row) = executed {
+            self.executed(id, row, end);
         }
         if let Ok(moved) = u64::try_from(end.value) {
             self.bytes(id, info, entered, moved);
+        }
+    }
+
+    /// The program that runs now was mapped by the kernel: it counts under the
+    /// name that it was executed by, unless that is a script's.
+    fn executed(&mut self, id: ThreadId, named: u32, end: &End) {
+        let Some(thread) = self.threads.get(&id) else { return };
+        let Some(exe) = Link::read(thread.tid, "exe") else { return };
+        let root = thread.place.borrow_mut().root(thread.tid).path.clone();
+        let is_it = self.rows.get(named).is_some_and(|(path, ..)| {
+            let inside = path.strip_prefix(root.as_slice()).unwrap_or(path);
+            *path == *exe.path || real(thread.tid, inside).is_some_and(|real| real == exe.path)
+        });
+        let row = if is_it { named } else { self.rows.of(&exe.path, Marks::NONE, end.process) };
+        if let Some(row) = self.rows.get_mut(row) {
+            row.used(end.at, end.at, end.process);
+            row.more_mut().mapped = exe.size.unwrap_or(0);
         }
     }
 
@@ -508,10 +548,7 @@ impl Paths {
             _ => {}
         }
         if matches!(info.kind, "rename" | "rmdir" | "unlink" | "mount") {
-            // A working directory may have another name now, or none.
-            for state in self.threads.values() {
-                state.place.borrow_mut().forget();
-            }
+            self.moved(id, info.kind);
             return;
         }
         if info.returns == ReturnRole::Fd && info.kind != "dup" {
@@ -525,6 +562,21 @@ impl Paths {
         } else if info.kind == "mmap" && args[2] & libc::PROT_EXEC as u64 != 0 {
             self.mapped(id, args[4] as i32, end);
         }
+    }
+
+    /// What lay below a name lies elsewhere now, or nowhere: working directories
+    /// there are asked for anew.
+    fn moved(&mut self, by: ThreadId, kind: &str) {
+        let Some(thread) = self.threads.get(&by) else { return };
+        let first = thread.resolved.iter().find_map(|resolved| match resolved {
+            Resolved::Path { path, .. } => Some(path.clone()),
+            Resolved::Descriptor { .. } => None,
+        });
+        let Some(from) = first else { return };
+        for state in self.threads.values() {
+            state.place.borrow_mut().forget_below(&from);
+        }
+        self.renamed |= matches!(kind, "rename" | "mount");
     }
 
     /// A call gave a new descriptor.

@@ -2,8 +2,8 @@
 //! that they are, as they are when it enters.
 
 use crate::syscall::{Abi, Role, Sys};
-use crate::tracer::memory::{PATH_MAX, read, read_string};
-use crate::tracer::{Nanos, ThreadId};
+use crate::tracer::memory::{self, PATH_MAX, read_string};
+use crate::tracer::{Nanos, ThreadId, patiently};
 
 /// AT_FDCWD (fcntl.h), as the low half of a register.
 const FROM_CWD: i32 = libc::AT_FDCWD;
@@ -102,6 +102,12 @@ impl Entered {
         Self { sys, args, names, flags, at, thread }
     }
 
+    /// Whether a name could not be read at the entry. It may be at the exit, when
+    /// the kernel has looked at it; an exec that succeeds has no memory then.
+    pub fn is_incomplete(&self) -> bool {
+        self.names.iter().any(|(_, name)| *name == Name::Unreadable)
+    }
+
     /// Whether this is that call.
     pub fn is(&self, sys: Sys, args: &[u64; 6]) -> bool {
         self.sys == sys && self.args == *args
@@ -134,6 +140,11 @@ struct Itself {
     null: bool,
 }
 
+/// Has the kernel fetch a page.
+fn bring_in(tid: i32, address: u64) {
+    let _ = memory::read(tid, address, &mut [0]);
+}
+
 /// Calls that allow NULL for a path: the descriptor itself, or nothing (acct).
 fn takes_null(name: &str) -> bool {
     matches!(name, "utimensat" | "utimensat_time64" | "futimesat" | "fanotify_mark" | "acct")
@@ -154,13 +165,25 @@ fn path(tid: i32, address: u64, from: Option<i32>, is_itself: Itself) -> Option<
     if address == 0 && is_itself.null {
         return from.map(|_| itself());
     }
-    let Some(name) = read_string(tid, address, PATH_MAX) else {
+    let name = read_string(tid, address, PATH_MAX).or_else(|| {
+        patiently(move || bring_in(tid, address))?;
+        read_string(tid, address, PATH_MAX)
+    });
+    let Some(name) = name else {
         return Some(Name::Unreadable);
     };
     if name.is_empty() {
         return Some(if is_itself.empty { itself() } else { Name::Empty });
     }
     Some(Name::Path { from: from.filter(|&fd| fd != FROM_CWD), name, rooted: false })
+}
+
+/// Reads what is there.
+fn read(tid: i32, address: u64, into: &mut [u8]) -> std::io::Result<usize> {
+    if !memory::is_present(tid, address, into.len()) {
+        return Err(std::io::ErrorKind::WouldBlock.into());
+    }
+    memory::read(tid, address, into)
 }
 
 /// The path of a unix socket's address (unix(7)); none of an unnamed or

@@ -8,6 +8,8 @@ use std::fs;
 
 use crate::tracer::Link;
 
+use super::search::is_within;
+
 /// What a path is not to be taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub struct Marks(u8);
@@ -97,6 +99,13 @@ impl Place {
             self.past.truncate(KEPT);
         }
         self.root = None;
+    }
+
+    /// The working directory may be another if it was `path` or below.
+    pub fn forget_below(&mut self, path: &[u8]) {
+        if self.cwd.as_ref().is_some_and(|cwd| is_within(&cwd.path, path)) {
+            self.cwd = None;
+        }
     }
 
     /// The working directory that it has, and those that it had lately.

@@ -213,7 +213,7 @@ impl Searched {
 }
 
 /// Whether a directory is `path` or below it.
-fn is_within(directory: &[u8], path: &[u8]) -> bool {
+pub fn is_within(directory: &[u8], path: &[u8]) -> bool {
     directory.starts_with(path)
         && (path.ends_with(b"/") || matches!(directory.get(path.len()), None | Some(b'/')))
 }

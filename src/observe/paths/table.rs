@@ -3,8 +3,9 @@
 //! Entries come from calls that open. What was never seen to be opened
 //! (inherited, passed over a socket, got from another process) is asked of
 //! /proc/TID/fd when it is first used. An entry that a close took away, or an
-//! exec, may stay: a number that is not open makes its call fail, and every way
-//! to make it open again is seen, or takes the entry out.
+//! exec, may stay: a number that is not open makes its call fail, and the ways to
+//! make it open again are seen, or take the entry out; all but rare ones (ioctls
+//! of drivers, SECCOMP_IOCTL_NOTIF_ADDFD by a supervisor).
 
 use std::collections::HashMap;
 
