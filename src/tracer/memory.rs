@@ -47,15 +47,16 @@ pub const PATH_MAX: usize = 4096;
 
 /// The string at `address` of `tid`, without its NUL; at most `most` bytes of
 /// it. It is read page by page: what follows its last page may not be mapped.
-/// `None` where it cannot be read to its end, or is [not there](is_present).
-pub fn read_string(tid: i32, address: u64, most: usize) -> Option<Vec<u8>> {
+/// `None` where it cannot be read to its end; with `careful`, also where it is
+/// [not there](is_present).
+pub fn read_string(tid: i32, address: u64, most: usize, careful: bool) -> Option<Vec<u8>> {
     const PAGE: u64 = 4096;
     let mut string = Vec::new();
     let mut at = address;
     while string.len() < most {
         let length = (PAGE - at % PAGE).min((most - string.len()) as u64) as usize;
         let mut page = [0; PAGE as usize];
-        if !is_present(tid, at, 1) {
+        if careful && !is_present(tid, at, 1) {
             return None;
         }
         let read = read(tid, at, page.get_mut(..length)?).ok().filter(|&n| n > 0)?;

@@ -26,7 +26,7 @@ pub use place::Marks;
 pub use rows::{More, Row};
 pub use search::Searched;
 
-use named::{Entered, Name, word};
+use named::{Entered, Memory, Name};
 use place::{Base, Place, join};
 use rows::Rows;
 use search::{Look, Searches};
@@ -49,6 +49,8 @@ pub struct Paths {
     /// The rows by first use, once it is known that there are no more: a call
     /// counts when it ends, and others may have begun and ended in between.
     order: Vec<u32>,
+    /// A traced process may serve what others fault on (FUSE, userfaultfd).
+    careful: bool,
     /// Directories may have other names than those that they were opened by.
     renamed: bool,
 }
@@ -172,6 +174,7 @@ impl Paths {
 
     fn call(&mut self, call: &Call) {
         let Some(info) = call.sys.info() else { return };
+        self.careful |= matches!(info.name, "userfaultfd" | "mount" | "fsmount" | "io_uring_enter");
         if !names_a_file(info) {
             // A number that is free again; `run` sees it, `files` does not need to.
             if info.name == "close"
@@ -205,7 +208,7 @@ impl Paths {
     fn enter(&mut self, call: &Call) -> Entered {
         let tid = self.threads.get(&call.thread).map_or(0, |t| t.tid);
         let at = call.entered.unwrap_or(0);
-        let entered = Entered::read(call.sys, call.args, tid, call.thread, at);
+        let entered = Entered::read(call.sys, call.args, (call.thread, tid), at, self.careful);
         self.resolve_names(&entered, call.process);
         entered
     }
@@ -474,7 +477,14 @@ impl Paths {
                 _ => None,
             })
         };
-        let messages = || named::messages(thread.tid, entered.sys.abi, entered.args[1], moved);
+        let messages = || {
+            named::messages(
+                Memory { tid: thread.tid, careful: self.careful },
+                entered.sys.abi,
+                entered.args[1],
+                moved,
+            )
+        };
         let (from, to, bytes) = match (info.kind, info.moves) {
             ("read", _) if info.returns == ReturnRole::Bytes => (row(0), None, moved),
             ("write", _) if info.returns == ReturnRole::Bytes => (None, row(0), moved),
@@ -501,6 +511,7 @@ impl Paths {
     fn change(&mut self, id: ThreadId, info: &'static CallInfo, entered: &Entered, end: &End) {
         let Some(thread) = self.threads.get_mut(&id) else { return };
         let (tid, args) = (thread.tid, &entered.args);
+        let memory = Memory { tid, careful: self.careful };
         if is_move(info.name) {
             let mut place = thread.place.borrow_mut();
             place.changing = place.changing.saturating_sub(1);
@@ -522,7 +533,7 @@ impl Paths {
                 }
             }
             "dup" | "dup2" | "dup3" | "fcntl" | "fcntl64" => thread.copy_descriptor(end),
-            "recvmsg" => match named::received(tid, entered.sys.abi, args[1]) {
+            "recvmsg" => match named::received(memory, entered.sys.abi, args[1]) {
                 Some(came) => came.iter().for_each(|fd| thread.table.borrow_mut().forget(*fd)),
                 None => thread.table.borrow_mut().forget_all(),
             },
@@ -531,8 +542,12 @@ impl Paths {
             }
             "seccomp" | "bpf" | "ioctl" => thread.table.borrow_mut().forget(end.value as i32),
             "clone" | "clone3" if entered.flags & libc::CLONE_PIDFD as u64 != 0 => {
-                let at = if info.name == "clone" { args[2] } else { word(tid, args[0] + 8) };
-                thread.table.borrow_mut().forget(named::pair(tid, at)[0]);
+                let at = if info.name == "clone" {
+                    args[2]
+                } else {
+                    memory.word(args[0].wrapping_add(8))
+                };
+                thread.table.borrow_mut().forget(named::pair(memory, at)[0]);
             }
             "unshare" => {
                 let flags = args[0] as i32;
@@ -554,7 +569,7 @@ impl Paths {
         if info.returns == ReturnRole::Fd && info.kind != "dup" {
             self.opened(id, info, entered, end);
         } else if let Some(at) = info.args.iter().position(|role| *role == Role::FdOut) {
-            let pair = named::pair(tid, args.get(at).copied().unwrap_or(0));
+            let pair = named::pair(memory, args.get(at).copied().unwrap_or(0));
             let Some(thread) = self.threads.get(&id) else { return };
             for fd in pair {
                 thread.table.borrow_mut().forget(fd);
@@ -593,6 +608,7 @@ impl Paths {
             thread.table.borrow_mut().forget(fd);
             return;
         };
+        self.careful |= matches!(path.as_slice(), b"/dev/fuse" | b"/dev/userfaultfd");
         let row = self.rows.of(path, marks, end.process);
         thread.table.borrow_mut().set(fd, row, end.at);
         if self.resolve
@@ -743,7 +759,7 @@ impl Observer for Paths {
                 self.born(thread, tid, process, by);
             }
             Event::Entered { process, thread, tid, sys, args, at } => {
-                let entered = Entered::read(sys, args, tid, thread, at);
+                let entered = Entered::read(sys, args, (thread, tid), at, self.careful);
                 self.resolve_names(&entered, process);
                 let Some(state) = self.threads.get_mut(&thread) else { return };
                 if sys.name().is_some_and(is_move) {
@@ -755,6 +771,7 @@ impl Observer for Paths {
             }
             Event::Call(ref call) => self.call(call),
             Event::Attached { process, pid, at, .. } => {
+                self.careful = true; // What it did before is not known.
                 self.mapped.look(pid, process, at, false);
             }
             Event::Watched { .. } => {

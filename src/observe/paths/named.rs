@@ -9,6 +9,34 @@ use crate::tracer::{Nanos, ThreadId, patiently};
 const FROM_CWD: i32 = libc::AT_FDCWD;
 const EMPTY_PATH: u64 = libc::AT_EMPTY_PATH as u64;
 
+/// The memory of a stopped tracee.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    /// Whose.
+    pub tid: i32,
+    /// Only what is there is read.
+    pub careful: bool,
+}
+
+impl Memory {
+    /// How many bytes could be read.
+    fn read(self, address: u64, into: &mut [u8]) -> Option<usize> {
+        if self.careful && !memory::is_present(self.tid, address, into.len()) {
+            return None;
+        }
+        memory::read(self.tid, address, into).ok()
+    }
+
+    /// The 64-bit word at an address; 0 where it cannot be read.
+    pub fn word(self, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        match self.read(address, &mut bytes) {
+            Some(8) => u64::from_ne_bytes(bytes),
+            _ => 0,
+        }
+    }
+}
+
 /// What an argument names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
@@ -49,8 +77,16 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Reads what a stopped thread's call names.
-    pub fn read(sys: Sys, args: [u64; 6], tid: i32, thread: ThreadId, at: Nanos) -> Self {
+    /// Reads what a stopped thread's call names. `careful`: some page may have to
+    /// be fetched from a process that is stopped for us.
+    pub fn read(
+        sys: Sys,
+        args: [u64; 6],
+        (thread, tid): (ThreadId, i32),
+        at: Nanos,
+        careful: bool,
+    ) -> Self {
+        let tracee = Memory { tid, careful };
         let mut names = Vec::new();
         let Some(info) = sys.info() else {
             return Self { sys, args, names, flags: 0, at, thread };
@@ -61,7 +97,7 @@ impl Entered {
         };
         let at_flags = flags_of(Role::Atflags);
         let in_root = info.name == "openat2"
-            && word(tid, args[2].wrapping_add(16)) & libc::RESOLVE_IN_ROOT != 0;
+            && tracee.word(args[2].wrapping_add(16)) & libc::RESOLVE_IN_ROOT != 0;
         let mut dirfd = None;
         for (i, role) in info.args.into_iter().enumerate() {
             let argument = args.get(i).copied().unwrap_or(0);
@@ -75,28 +111,29 @@ impl Entered {
                         empty: empty || info.name == "readlinkat",
                         null: empty || takes_null(info.name),
                     };
-                    let name = path(tid, argument, from, itself);
+                    let name = path(tracee, argument, from, itself);
                     names.extend(name.map(|name| (i, rooted(name, in_root))));
                 }
                 Role::PathIf if is_path(info.name, &args) => {
-                    names
-                        .extend(path(tid, argument, None, Itself::default()).map(|name| (i, name)));
+                    names.extend(
+                        path(tracee, argument, None, Itself::default()).map(|name| (i, name)),
+                    );
                 }
                 Role::Fd if fd >= 0 && !(info.kind == "mmap" && is_anonymous(args[3])) => {
                     names.push((i, Name::Descriptor(fd)));
                 }
                 Role::Sockaddr => {
                     let length = args.get(i + 1).copied().unwrap_or(0);
-                    names.extend(socket_path(tid, argument, length).map(|name| (i, name)));
+                    names.extend(socket_path(tracee, argument, length).map(|name| (i, name)));
                 }
                 _ => {}
             }
         }
         let flags = match info.name {
             "creat" => libc::O_WRONLY as u64,
-            "openat2" => word(tid, args[2]),
+            "openat2" => tracee.word(args[2]),
             "clone" => args[0],
-            "clone3" => word(tid, args[0]),
+            "clone3" => tracee.word(args[0]),
             _ => flags_of(Role::Oflags),
         };
         Self { sys, args, names, flags, at, thread }
@@ -157,7 +194,7 @@ fn rooted(name: Name, in_root: bool) -> Name {
     }
 }
 
-fn path(tid: i32, address: u64, from: Option<i32>, is_itself: Itself) -> Option<Name> {
+fn path(tracee: Memory, address: u64, from: Option<i32>, is_itself: Itself) -> Option<Name> {
     let itself = || match from {
         Some(fd) if fd != FROM_CWD => Name::Descriptor(fd),
         _ => Name::Cwd,
@@ -165,9 +202,13 @@ fn path(tid: i32, address: u64, from: Option<i32>, is_itself: Itself) -> Option<
     if address == 0 && is_itself.null {
         return from.map(|_| itself());
     }
-    let name = read_string(tid, address, PATH_MAX).or_else(|| {
+    let Memory { tid, careful } = tracee;
+    let name = read_string(tid, address, PATH_MAX, careful).or_else(|| {
+        if !careful {
+            return None;
+        }
         patiently(move || bring_in(tid, address))?;
-        read_string(tid, address, PATH_MAX)
+        read_string(tid, address, PATH_MAX, careful)
     });
     let Some(name) = name else {
         return Some(Name::Unreadable);
@@ -178,20 +219,12 @@ fn path(tid: i32, address: u64, from: Option<i32>, is_itself: Itself) -> Option<
     Some(Name::Path { from: from.filter(|&fd| fd != FROM_CWD), name, rooted: false })
 }
 
-/// Reads what is there.
-fn read(tid: i32, address: u64, into: &mut [u8]) -> std::io::Result<usize> {
-    if !memory::is_present(tid, address, into.len()) {
-        return Err(std::io::ErrorKind::WouldBlock.into());
-    }
-    memory::read(tid, address, into)
-}
-
 /// The path of a unix socket's address (unix(7)); none of an unnamed or
 /// abstract one.
-fn socket_path(tid: i32, address: u64, length: u64) -> Option<Name> {
+fn socket_path(tracee: Memory, address: u64, length: u64) -> Option<Name> {
     let mut bytes = [0; 110];
     let length = usize::try_from(length).ok()?.min(bytes.len());
-    let read = read(tid, address, bytes.get_mut(..length)?).ok()?;
+    let read = tracee.read(address, bytes.get_mut(..length)?)?;
     let family = u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]);
     let path = bytes.get(2..read)?;
     let name = path.split(|&byte| byte == 0).next()?;
@@ -202,18 +235,9 @@ fn socket_path(tid: i32, address: u64, length: u64) -> Option<Name> {
     })
 }
 
-/// The 64-bit word at an address; 0 where it cannot be read.
-pub fn word(tid: i32, address: u64) -> u64 {
-    let mut bytes = [0; 8];
-    match read(tid, address, &mut bytes) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        _ => 0,
-    }
-}
-
 /// Two descriptors that the kernel wrote (pipe, socketpair).
-pub fn pair(tid: i32, address: u64) -> [i32; 2] {
-    let word = word(tid, address).to_ne_bytes();
+pub fn pair(tracee: Memory, address: u64) -> [i32; 2] {
+    let word = tracee.word(address).to_ne_bytes();
     let int = |at: usize| {
         word.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(-1, i32::from_ne_bytes)
     };
@@ -223,7 +247,7 @@ pub fn pair(tid: i32, address: u64) -> [i32; 2] {
 /// Descriptors that came with a message (SCM_RIGHTS; cmsg(3)): of a `struct
 /// msghdr` at `address`. `None` where its layout is not known: then any may
 /// have come.
-pub fn received(tid: i32, abi: Abi, address: u64) -> Option<Vec<i32>> {
+pub fn received(tracee: Memory, abi: Abi, address: u64) -> Option<Vec<i32>> {
     const CONTROL_AT: u64 = 32;
     const HEADER: usize = 16;
     /// More than the kernel lets pass in one message (SCM_MAX_FD is 253).
@@ -231,14 +255,14 @@ pub fn received(tid: i32, abi: Abi, address: u64) -> Option<Vec<i32>> {
     if abi != Abi::native() {
         return None;
     }
-    let control = word(tid, address.wrapping_add(CONTROL_AT));
-    let length = word(tid, address.wrapping_add(CONTROL_AT + 8)) as usize;
+    let control = tracee.word(address.wrapping_add(CONTROL_AT));
+    let length = tracee.word(address.wrapping_add(CONTROL_AT + 8)) as usize;
     let mut came = Vec::new();
     if control == 0 || length < HEADER {
         return Some(came);
     }
     let mut bytes = vec![0; length.min(MOST)];
-    let read = read(tid, control, &mut bytes).unwrap_or(0);
+    let read = tracee.read(control, &mut bytes).unwrap_or(0);
     let mut rest = bytes.get(..read)?;
     while let Some(header) = rest.get(..HEADER) {
         let number = |at: usize| header.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes);
@@ -262,13 +286,13 @@ pub fn received(tid: i32, abi: Abi, address: u64) -> Option<Vec<i32>> {
 }
 
 /// Bytes of the messages of recvmmsg and sendmmsg: `count` of `struct mmsghdr`.
-pub fn messages(tid: i32, abi: Abi, address: u64, count: u64) -> u64 {
+pub fn messages(tracee: Memory, abi: Abi, address: u64, count: u64) -> u64 {
     const SIZE: u64 = 64;
     const LENGTH_AT: u64 = 56;
     if abi != Abi::native() {
         return 0;
     }
-    let length = |i: u64| word(tid, address.wrapping_add(i * SIZE + LENGTH_AT)) & 0xffff_ffff;
+    let length = |i: u64| tracee.word(address.wrapping_add(i * SIZE + LENGTH_AT)) & 0xffff_ffff;
     (0..count.min(1024)).map(length).sum()
 }
 
@@ -279,7 +303,7 @@ mod tests {
     /// Reads from this process itself, which needs no stop.
     fn of(name: &str, args: [u64; 6]) -> Entered {
         let sys = Sys::from_name(Abi::native(), name).unwrap();
-        Entered::read(sys, args, std::process::id() as i32, ThreadId(0), 0)
+        Entered::read(sys, args, (ThreadId(0), std::process::id() as i32), 0, false)
     }
 
     #[test]
