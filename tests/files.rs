@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use coldtrace::record::{FileRow, Record, Search};
 use support::board::{Board, Word, field, is_traced, state, tids, until};
-use support::fixture::built;
+use support::fixture::{SKIPPED, built};
 use support::paths::{
     Expected, Walk, compare, contradictions, files, listing, row, saved_record, the_row,
 };
@@ -806,4 +806,26 @@ fn what_happens_in_a_pause_of_bursts_makes_no_path_wrong() {
     // And what it had mapped before is known.
     let mapped = record.mapped.as_deref().unwrap_or_default();
     assert!(mapped.iter().any(|file| file.path.contains("python")), "{mapped:?}");
+}
+
+#[test]
+fn a_path_that_a_stopped_thread_would_have_to_bring_is_read_when_it_was_brought() {
+    let Some(program) = built("paths-faults") else { return };
+    let scratch = Scratch::new("faults");
+    let file = scratch.path("file");
+    std::fs::write(&file, "").expect("scratch can be written");
+    if finish(Command::new(&program.path).arg(&file)).code() == Some(SKIPPED) {
+        return skip("no userfaultfd for this user");
+    }
+    for subcommand in [&["files", "--json", "-o"][..], &["count", "--json", "-o"]] {
+        let report = scratch.path("report.json");
+        let mut command = coldtrace(subcommand[0]);
+        command.args(&subcommand[1..]).arg(&report).arg("--").arg(&program.path).arg(&file);
+        let finished = finish(&mut command);
+        finished.assert_code(0);
+        if subcommand[0] == "files" {
+            let record = read_record(&report, &finished);
+            assert_eq!(the_row(&record, &file).opens_read, 1, "{}", listing(&record));
+        }
+    }
 }
