@@ -23,7 +23,7 @@ fn validator() -> jsonschema::Validator {
 fn holds(validator: &jsonschema::Validator, name: &str, record: &Value) {
     let errors: Vec<String> = validator
         .iter_errors(record)
-        .map(|error| format!("{}: {error}", error.instance_path()))
+        .map(|error| format!("{}: {error}", error.instance_path()).chars().take(300).collect())
         .collect();
     assert!(errors.is_empty(), "{name}:\n{}", errors.join("\n"));
 }
@@ -33,6 +33,7 @@ fn kept() -> Vec<(String, String)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/records");
     let entries = std::fs::read_dir(&dir).expect("fixtures/ can be read").flatten();
     let mut records: Vec<(String, String)> = entries
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "gz"))
         .map(|entry| {
             let bytes = std::fs::read(entry.path()).expect("a record can be read");
             let mut text = String::new();
