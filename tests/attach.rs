@@ -566,6 +566,19 @@ fn the_duration_is_10_s_unless_told_otherwise_and_ends_it() {
     target.ends_well();
 }
 
+#[test]
+fn a_thread_that_cannot_stop_is_let_go_when_coldtrace_ends() {
+    // It waits for its vfork child, where no signal reaches it; so it does not for ever.
+    let Some(target) = Target::start(&["vforked"], 1) else { return };
+    reach_state(target.pid, 'D');
+    let (record, _) = Tracer::start(&[target.pid], &["--duration", "100ms"]).finish();
+    let notes = &record.measurement.notes;
+    assert!(notes.iter().any(|note| note.contains("did not stop to be let go: 1")), "{notes:?}");
+    assert_untraced(target.pid);
+    let board = target.ends_well();
+    assert_eq!(board.get(Word::Finished), 1);
+}
+
 // ---- bursts ----
 
 #[test]

@@ -19,8 +19,8 @@ use support::paths::{
 };
 use support::process::{Finished, finish, start};
 use support::{
-    ENGINES, STOP_INFOS, Scratch, coldtrace, engine_options, find_program, is_root, nobody,
-    read_record, skip,
+    ENGINES, STOP_INFOS, Scratch, coldtrace, coldtrace_path, engine_options, find_program, is_root,
+    nobody, read_record, skip,
 };
 
 // ---- which path, which file ----
@@ -148,7 +148,7 @@ fn a_path_that_may_not_be_opened_is_no_miss() {
     std::fs::set_permissions(root.join("report"), everybody).expect("it is ours");
     std::fs::write(&shut, "x").expect("scratch can be written");
     std::fs::set_permissions(&shut, std::fs::Permissions::from_mode(0o0)).expect("it is ours");
-    command.arg(support::coldtrace_path()).args(["files", "--json", "-o"]).arg(&report);
+    command.arg(coldtrace_path()).args(["files", "--json", "-o"]).arg(&report);
     let finished = finish(command.arg("cat").arg(&shut));
     finished.assert_code(1);
     let record = read_record(&report, &finished);
@@ -827,5 +827,27 @@ fn a_path_that_a_stopped_thread_would_have_to_bring_is_read_when_it_was_brought(
             let record = read_record(&report, &finished);
             assert_eq!(the_row(&record, &file).opens_read, 1, "{}", listing(&record));
         }
+    }
+}
+
+#[test]
+fn names_are_read_where_process_vm_readv_is_refused() {
+    let Some(helper) = built("no-ptrace") else { return };
+    let scratch = Scratch::new("refused-read");
+    let file = scratch.path("file");
+    std::fs::write(&file, "1").expect("scratch can be written");
+    for errno in ["EPERM-memory", "ENOSYS-memory"] {
+        let report = scratch.path("report.json");
+        let mut command = Command::new(&helper.path);
+        command.arg(errno).arg(coldtrace_path()).args(["files", "--json", "-o"]).arg(&report);
+        let finished = finish(command.args(["--", "cat"]).arg(&file));
+        if finished.code() == Some(SKIPPED) {
+            return skip("no filters here");
+        }
+        finished.assert_code(0);
+        let record = read_record(&report, &finished);
+        let row = the_row(&record, &file);
+        assert_eq!((row.opens_read, row.read_bytes), (1, 1), "{errno}: {row:?}");
+        assert_eq!(files(&record).unreadable, 0, "{errno}: {}", listing(&record));
     }
 }

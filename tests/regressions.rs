@@ -248,6 +248,18 @@ fn processes_whose_creator_is_killed_at_the_fork_are_each_counted_once() {
 }
 
 #[test]
+fn children_of_the_killed_are_not_kept_waiting_by_a_bystander_that_is_busy() {
+    let (Some(busy), Some(program)) = (built("busy"), built("killed-while-cloning")) else {
+        return;
+    };
+    // The fixture waits for those children, and gives up after 20 s.
+    let script = "\"$1\" & b=$!; \"$2\" fork; s=$?; kill -9 $b; exit $s";
+    let mut command = coldtrace("count");
+    command.args(["-o", "/dev/null", "--", "sh", "-c", script, "sh"]);
+    finish(command.arg(&busy.path).arg(&program.path)).assert_code(0);
+}
+
+#[test]
 fn a_process_stopped_and_at_once_killed_has_its_end() {
     holds("stopped-and-killed", &[], &[]);
     let Some(program) = built("stopped-and-killed") else {

@@ -132,23 +132,30 @@ fn stale_orphans_do_not_disturb_the_counts_of_pid_1() {
 // ---- privileges ----
 
 #[test]
-fn a_set_user_id_program_runs_without_its_privilege_and_the_record_says_so() {
+fn a_privileged_program_runs_without_its_privilege_and_the_record_says_so() {
+    for (mode, words) in [(0o4755, "is set-user-id"), (0o2755, "is set-group-id")] {
+        says_what_was_taken(mode, words);
+    }
+}
+
+fn says_what_was_taken(mode: u32, words: &str) {
     let Some(mut nobody) = nobody() else { return };
     let Some(id) = find_program("id") else { return skip("no id") };
-    let scratch = Scratch::new("set-user-id");
+    let scratch = Scratch::new("set-id");
     let (copy, report) = (scratch.path("id"), scratch.path("report.json"));
     // Not by this process, which may fork in another thread while it has the copy open.
     finish(Command::new("cp").arg(id).arg(&copy)).assert_code(0);
-    std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o4755)).expect("it is ours");
+    std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).expect("it is ours");
     std::fs::write(&report, "").expect("scratch can be written");
     std::fs::set_permissions(&report, PermissionsExt::from_mode(0o666)).expect("it is ours");
     nobody.arg(coldtrace_path()).args(["count", "--json", "-o"]).arg(&report);
-    let finished = finish(nobody.arg("--").arg(&copy).arg("-u"));
+    let finished =
+        finish(nobody.arg("--").arg(&copy).arg(if mode == 0o4755 { "-u" } else { "-g" }));
     finished.assert_code(0);
     assert_eq!(finished.out(), "65534\n", "{finished}");
     let notes = read_record(&report, &finished).measurement.notes;
     let copy = copy.display().to_string();
-    let said = |note: &String| note.contains(&copy) && note.contains("set-user-id");
+    let said = |note: &String| note.contains(&copy) && note.contains(words);
     assert!(notes.iter().any(said), "{notes:?}");
 }
 

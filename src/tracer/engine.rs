@@ -208,7 +208,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             self.look_around();
             if self.deadline.is_some_and(|at| now() >= at) {
                 self.note(format!(
-                    "{} threads did not stop to be let go; they were when coldtrace ended",
+                    "threads that did not stop to be let go: {}; they were when coldtrace ended",
                     self.tasks.len()
                 ));
                 return Ok(());
