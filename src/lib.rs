@@ -5,6 +5,17 @@
 //! [`tracer`] runs a command and says what happens, [`observe`] collects,
 //! [`record`] is what is kept, [`render`] makes text of it.
 //!
+//! [`Tracer`] does all of it:
+//!
+//! ```standalone_crate
+//! let record = coldtrace::Tracer::command(["true"]).run()?;
+//! assert_eq!(record.outcome.exit_code, Some(0));
+//! println!("{}", coldtrace::render::show(&record, 80));
+//! # Ok::<(), coldtrace::tracer::Error>(())
+//! ```
+//!
+//! With a collector of one's own:
+//!
 //! ```no_run
 //! use coldtrace::observe::{By, Counts, Statuses};
 //! use coldtrace::tracer::{Command, Options, trace};
@@ -22,6 +33,9 @@
 
 pub mod observe;
 pub mod record;
+mod recorder;
 pub mod render;
 pub mod syscall;
 pub mod tracer;
+
+pub use recorder::Tracer;

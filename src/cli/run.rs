@@ -4,12 +4,10 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use coldtrace::observe::{By, Counts, Paths, Processes, Snapshot, Snapshots, Statuses, Which};
-use coldtrace::record::{
-    Environment, Files, MappedFile, Observed, ProcSnapshot, Record, Run, RunDir,
-};
+use coldtrace::observe::{Snapshot, Which};
+use coldtrace::record::{Collect, Collected, Environment, Record, Run, RunDir};
 use coldtrace::render;
-use coldtrace::tracer::{Ending, Observer, Options, reason, run_untraced, was_closed};
+use coldtrace::tracer::{Ending, Options, reason, run_untraced, was_closed};
 
 use super::end::{End, Failure, OWN_FAILURE};
 use super::options::{Target, Tracing};
@@ -88,19 +86,18 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     let (options, statuses) = (args.tracing.options()?, args.tracing.statuses()?);
     let start = run.start.parse().map_err(Failure::own)?;
     let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
-    let how = How {
-        tracing: &args.tracing,
-        options,
-        statuses,
-        split: args.split,
-        trace: !args.no_trace,
-        resolve: args.resolve,
-        snapshot: match args.snapshot {
-            Whose::Root => Which::Root,
-            Whose::All => Which::All,
-            Whose::Off => Which::Off,
-        },
+    let mut collect = Collect::default();
+    collect.statuses = statuses;
+    collect.split = args.split;
+    // Of some calls only, a listing would not be one.
+    collect.paths = options.calls.is_all();
+    collect.resolve = args.resolve;
+    collect.snapshots = match args.snapshot {
+        Whose::Root => Which::Root,
+        Whose::All => Which::All,
+        Whose::Off => Which::Off,
     };
+    let how = How { tracing: &args.tracing, options, collect, trace: !args.no_trace };
     run.id = Some(dir.id().into());
     let environment = Environment::now(&args.env_values);
     let ran = prepare(args.output, &mut target, &dir)
@@ -162,11 +159,8 @@ fn unless_closed(fd: i32, replacement: OwnedFd) -> Option<OwnedFd> {
 struct How<'a> {
     tracing: &'a Tracing,
     options: Options,
-    statuses: Statuses,
-    split: bool,
+    collect: Collect,
     trace: bool,
-    resolve: bool,
-    snapshot: Which,
 }
 
 /// A run that has ended.
@@ -186,35 +180,15 @@ impl How<'_> {
             let record = Record::of_untraced(run, &ran);
             return Ok(Done { record, end: ran.ending.into(), root: None });
         }
-        let mut counts = Counts::new(By::Process, self.split, self.statuses);
-        let mut processes = Processes::full();
-        let mut paths = Paths::new(self.resolve);
-        let mut snapshots = Snapshots::new(self.snapshot);
-        let mut observers: Vec<&mut dyn Observer> =
-            vec![&mut counts, &mut processes, &mut snapshots];
-        // Of some calls only, a listing would not be one.
-        let all = self.options.calls.is_all();
-        if all {
-            observers.push(&mut paths);
-        }
-        let (traced, cost) = self.tracing.trace(&target, &self.options, true, &mut observers)?;
-        let end = target.end(&traced);
-        drop(target);
-        let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
-        let mut record = Record::of_traced(run, &seen);
+        let mut end = None;
+        let Collected { mut record, root, .. } = self.collect.from(run, |observers| {
+            let traced = self.tracing.trace(&target, &self.options, true, observers)?;
+            end = Some(target.end(&traced.0));
+            drop(target);
+            Ok::<_, Failure>(traced)
+        })?;
         self.tracing.note_selection(&mut record.measurement);
-        record.processes = Some(seen.process_list());
-        record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(snapshots.spent);
-        if self.snapshot != Which::Off {
-            let parse = |snapshot| ProcSnapshot::of(snapshot, traced.started);
-            record.proc = Some(snapshots.taken.iter().map(parse).collect());
-        }
-        if all {
-            paths.finish();
-            record.mapped = Some(MappedFile::all(&paths, traced.started));
-            record.files = Some(Files::of(&paths, traced.started));
-        }
-        Ok(Done { record, end, root: snapshots.into_root() })
+        Ok(Done { record, end: end.unwrap_or(End::Status(OWN_FAILURE)), root })
     }
 }
 

@@ -2,6 +2,7 @@
 //! directory that it lives in.
 
 mod build;
+mod collect;
 mod environment;
 mod files;
 mod listing;
@@ -15,6 +16,7 @@ pub fn schema() -> serde_json::Value {
 }
 
 pub use build::{Observed, syscall_rows};
+pub use collect::{Collect, Collected};
 pub use environment::Environment;
 pub use files::*;
 pub use proc::*;

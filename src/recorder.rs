@@ -1,0 +1,108 @@
+//! One call from a command to its record.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use crate::observe::Which;
+use crate::record::{Collect, Environment, Record, Run};
+use crate::tracer::{Command, Cost, Error, Options, trace};
+
+/// Runs a command under the tracer and makes a record of it, as `coldtrace run`
+/// does, without writing anything.
+///
+/// ```standalone_crate
+/// use coldtrace::Tracer;
+///
+/// let record = Tracer::command(["sh", "-c", "cat /nonexistent; exit 3"]).run()?;
+/// assert_eq!(record.outcome.exit_code, Some(3));
+/// let calls = record.syscalls.unwrap_or_default();
+/// let execs = calls.iter().find(|row| row.name == "execve").map(|row| row.calls);
+/// assert!(execs >= Some(2));
+/// let files = record.files.unwrap_or_default();
+/// assert!(files.paths.iter().any(|row| row.path == "/nonexistent" && row.misses == 1));
+/// # Ok::<(), coldtrace::tracer::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is traced before run()"]
+pub struct Tracer {
+    command: Command,
+    options: Options,
+    collect: Collect,
+    label: Option<String>,
+    shown: Vec<String>,
+}
+
+impl Tracer {
+    /// Of this command and its arguments; a name without a slash is looked for
+    /// in PATH. It has this process's standard streams, environment and working
+    /// directory.
+    pub fn command(argv: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        Self {
+            command: Command::new(argv.into_iter().map(Into::into).collect()),
+            options: Options::default(),
+            collect: Collect::default(),
+            label: None,
+            shown: Vec::new(),
+        }
+    }
+
+    /// Sets a variable of the command's environment.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.command.env.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// Takes a variable out of the command's environment.
+    pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
+        self.command.env.push((name.into(), None));
+        self
+    }
+
+    /// Ends the command, with all that it started, after this long.
+    pub fn timeout(mut self, after: Duration) -> Self {
+        self.options.timeout = Some(after);
+        self
+    }
+
+    /// The run's label, instead of the command's name.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Keeps of each opened path where it led, if that is elsewhere.
+    pub fn resolve(mut self) -> Self {
+        self.collect.resolve = true;
+        self
+    }
+
+    /// Whose /proc is read at the end: the root process's by default.
+    pub fn snapshots(mut self, whose: Which) -> Self {
+        self.collect.snapshots = whose;
+        self
+    }
+
+    /// Keeps the value of this environment variable in the record.
+    pub fn show_env(mut self, name: impl Into<String>) -> Self {
+        self.shown.push(name.into());
+        self
+    }
+
+    /// Runs the command until it and all its descendants have ended. What
+    /// [`trace`] says of a process that it has one of (children, signals) holds.
+    ///
+    /// # Errors
+    /// When the command cannot be run or traced; that it fails is no error.
+    pub fn run(self) -> Result<Record, Error> {
+        let run = Run::now(&self.command.argv, self.label);
+        let environment = Environment::now(&self.shown);
+        let (command, options) = (self.command, self.options);
+        let collected = self.collect.from(run, |observers| {
+            let traced = trace(&command, &options, observers)?;
+            Ok::<_, Error>((traced, Cost::measure()))
+        })?;
+        let mut record = collected.record;
+        record.environment = Some(environment);
+        Ok(record)
+    }
+}
