@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::observe::Which;
-use crate::record::{Collect, Environment, Record, Run};
+use crate::record::{Collect, Environment, Interpreter, Record, Run};
 use crate::tracer::{Command, Cost, Error, Options, trace};
 
 /// Runs a command under the tracer and makes a record of it, as `coldtrace run`
@@ -95,13 +95,14 @@ impl Tracer {
     /// When the command cannot be run or traced; that it fails is no error.
     pub fn run(self) -> Result<Record, Error> {
         let run = Run::now(&self.command.argv, self.label);
-        let environment = Environment::now(&self.shown);
+        let mut environment = Environment::now(&self.shown);
         let (command, options) = (self.command, self.options);
         let collected = self.collect.from(run, |observers| {
             let traced = trace(&command, &options, observers)?;
             Ok::<_, Error>((traced, Cost::measure()))
         })?;
         let mut record = collected.record;
+        environment.interpreter = Interpreter::of(&record);
         record.environment = Some(environment);
         Ok(record)
     }

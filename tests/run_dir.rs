@@ -451,3 +451,50 @@ fn variables_are_kept_by_name_and_by_value_only_where_named() {
     );
     assert!(shown.out().lines().all(|line| line.chars().count() <= 80), "{shown}");
 }
+
+#[test]
+fn the_first_output_is_the_first_write_to_standard_output_whoever_makes_it() {
+    let scratch = Scratch::new("first-output");
+    let first = |how: &str, script: &str| {
+        let mut command = coldtrace("run");
+        command.arg("--runs").arg(scratch.path("runs")).args(["--output", how, "--"]);
+        let finished = finish(command.args(["sh", "-c", script]));
+        let record = read_record(&scratch.path("runs/latest/record.json"), &finished);
+        (record.outcome.first_output_ns, record.outcome.wall_ns)
+    };
+    for how in ["tee", "log", "pass"] {
+        // A child's, by another number; what goes elsewhere before does not count.
+        let (at, wall) =
+            first(how, "echo no >/dev/null; exec 5>&1 >/dev/null; sleep 0.1; ls / >&5");
+        let at = at.unwrap_or_else(|| panic!("{how}: no output was seen"));
+        assert!((100_000_000..=wall).contains(&at), "{how}: {at} of {wall} ns");
+        assert_eq!(first(how, "echo no >&2; cat </dev/null").0, None, "{how}");
+    }
+}
+
+#[test]
+fn the_interpreter_is_named_with_its_version() {
+    let scratch = Scratch::new("interpreter");
+    for (words, name) in [
+        (&["python3", "-c", "0"][..], Some("python")),
+        (&["bash", "-c", "exit 0"], Some("bash")),
+        (&["perl", "-e", "0"], Some("perl")),
+        (&["true"], None),
+    ] {
+        if find_program(words[0]).is_none() {
+            continue;
+        }
+        let mut command = coldtrace("run");
+        command.arg("--runs").arg(scratch.path("runs")).args(["--output", "pass", "--"]);
+        let finished = finish(command.args(words));
+        finished.assert_code(0);
+        assert_eq!(finished.out(), "", "asking for the version is not heard");
+        let record = read_record(&scratch.path("runs/latest/record.json"), &finished);
+        let found = record.environment.and_then(|environment| environment.interpreter);
+        assert_eq!(found.as_ref().map(|found| found.name.as_str()), name, "{words:?}");
+        if let Some(found) = found {
+            let version = found.version.unwrap_or_else(|| panic!("{words:?}: no version"));
+            assert!(version.chars().any(|c| c.is_ascii_digit()), "{version}");
+        }
+    }
+}

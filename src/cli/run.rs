@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use coldtrace::observe::{Snapshot, Which};
-use coldtrace::record::{Collect, Collected, Environment, Record, Run, RunDir};
+use coldtrace::record::{Collect, Collected, Environment, Interpreter, Record, Run, RunDir};
 use coldtrace::render;
 use coldtrace::tracer::{Ending, Options, reason, run_untraced, was_closed};
 
@@ -99,7 +99,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     };
     let how = How { tracing: &args.tracing, options, collect, trace: !args.no_trace };
     run.id = Some(dir.id().into());
-    let environment = Environment::now(&args.env_values);
+    let mut environment = Environment::now(&args.env_values);
     let ran = prepare(args.output, &mut target, &dir)
         .and_then(|tee| how.run(target, run).map(|done| (done, tee)));
     let (Done { mut record, end, root }, tee) = match ran {
@@ -109,6 +109,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
             return Err(failure);
         }
     };
+    environment.interpreter = Interpreter::of(&record);
     record.environment = Some(environment);
     let mut failures = tee.map(|tee| tee.finish(&mut record)).unwrap_or_default();
     if args.output == Keep::Log {

@@ -2,12 +2,14 @@
 //! record will hold.
 
 mod counts;
+mod first_output;
 mod histogram;
 pub mod paths;
 mod processes;
 mod snapshots;
 
 pub use counts::{By, Counts, Key, Statuses, Tally};
+pub use first_output::FirstOutput;
 pub use histogram::Histogram;
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};

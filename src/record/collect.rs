@@ -1,6 +1,8 @@
 //! A whole record of one session: all collectors, and what they make together.
 
-use crate::observe::{By, Counts, Paths, Processes, Snapshot, Snapshots, Statuses, Which};
+use crate::observe::{
+    By, Counts, FirstOutput, Paths, Processes, Snapshot, Snapshots, Statuses, Which,
+};
 use crate::tracer::{Cost, Observer, Traced};
 
 use super::build::Observed;
@@ -61,8 +63,9 @@ impl Collect {
         let mut processes = Processes::full();
         let mut paths = Paths::new(self.resolve);
         let mut snapshots = Snapshots::new(self.snapshots);
+        let mut output = FirstOutput::default();
         let mut observers: Vec<&mut dyn Observer> =
-            vec![&mut counts, &mut processes, &mut snapshots];
+            vec![&mut counts, &mut processes, &mut snapshots, &mut output];
         if self.paths {
             observers.push(&mut paths);
         }
@@ -71,6 +74,7 @@ impl Collect {
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
         record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(snapshots.spent);
+        record.outcome.first_output_ns = output.at.map(|at| at.saturating_sub(traced.started));
         if self.snapshots != Which::Off {
             let parse = |snapshot| ProcSnapshot::of(snapshot, traced.started);
             record.proc = Some(snapshots.taken.iter().map(parse).collect());

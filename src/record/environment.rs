@@ -8,6 +8,8 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::interpreter::Interpreter;
+
 /// The machine and its state just before a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
@@ -57,6 +59,9 @@ pub struct Environment {
     pub read_ahead_bytes: Option<u64>,
     /// Whether addresses are randomised: 0, 1 or 2 (randomize_va_space).
     pub randomize_va_space: Option<u64>,
+    /// What interpreted the command, where something did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interpreter: Option<Interpreter>,
     /// Names of the command's environment variables, sorted.
     pub variables: Vec<String>,
     /// Values of those that `--env-values` named.
@@ -129,6 +134,7 @@ impl Environment {
             read_ahead_bytes: read_ahead(),
             randomize_va_space: line("/proc/sys/kernel/randomize_va_space")
                 .and_then(|text| text.parse().ok()),
+            interpreter: None,
             variables,
             values: shown.iter().filter_map(value).collect(),
         }

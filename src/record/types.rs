@@ -97,6 +97,9 @@ pub struct Outcome {
     pub core_dumped: bool,
     /// From the exec that started the command to the end of the root process.
     pub wall_ns: u64,
+    /// From the start to the return of the first write to standard output, by
+    /// whoever of the tree; null where there was none, or it was not watched for.
+    pub first_output_ns: Option<u64>,
     /// Bytes written to standard output; null where they were not counted.
     pub stdout_bytes: Option<u64>,
     /// Bytes written to standard error; null where they were not counted.

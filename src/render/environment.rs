@@ -37,10 +37,17 @@ pub fn environment(of: &Environment, width: usize) -> String {
         ("read-ahead", size(of.read_ahead_bytes)),
         ("ASLR", number(of.randomize_va_space)),
         ("libc", text(&of.libc)),
+        (
+            "interpreter",
+            of.interpreter.as_ref().map(|i| {
+                let version = i.version.as_deref().unwrap_or(&i.name);
+                format!("{} ({})", escape(version), escape(&i.path))
+            }),
+        ),
     ];
     let mut out = String::new();
     let mut line = |name: &str, clause: Clause| {
-        out.push_str(&fold(&format!("{name:<11}"), &" ".repeat(11), &[clause], width));
+        out.push_str(&fold(&format!("{name:<12}"), &" ".repeat(12), &[clause], width));
     };
     for (name, value) in facts {
         line(name, Clause::one(value.unwrap_or_else(|| "-".into())));

@@ -309,6 +309,9 @@ fn io(record: &Record) -> Vec<Clause> {
         .into_iter()
         .filter_map(|(name, size)| size.map(|size| format!("{name} {}", bytes(size))));
     parts.push(Clause::list(counted.collect()));
+    if let Some(first) = record.outcome.first_output_ns {
+        parts.push(Clause::one(format!("first output after {}", time(first))));
+    }
     parts
 }
 

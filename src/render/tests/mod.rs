@@ -87,6 +87,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         outcome: Outcome {
             exit_code: Some(0),
             wall_ns: 2_830_000_000,
+            first_output_ns: None,
             stdout_bytes: Some(0),
             stderr_bytes: Some(12),
             ..Outcome::default()
