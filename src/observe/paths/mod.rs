@@ -4,9 +4,11 @@
 //! A call's names are read at its entry, while memory is as it was; rows are
 //! filled when it ends, once it is known what became of it.
 
+mod change;
 mod mapped;
 mod named;
 mod place;
+mod resolve;
 mod rows;
 mod search;
 mod table;
@@ -17,8 +19,7 @@ use std::rc::Rc;
 
 use crate::syscall::{Abi, CallInfo, CallSet, ReturnRole, Role, Sys};
 use crate::tracer::{
-    Call, Event, Link, MAKING_IOCTLS, Nanos, Observer, Outcome, ProcessId, ThreadId, follow,
-    is_there, real,
+    Call, Event, Link, MAKING_IOCTLS, Nanos, Observer, Outcome, ProcessId, ThreadId, is_there, real,
 };
 
 pub use mapped::{Mapped, MappedEntry};
@@ -27,10 +28,10 @@ pub use rows::{More, Row};
 pub use search::Searched;
 
 use named::{Entered, Memory, Name};
-use place::{Base, Place, join};
+use place::Place;
 use rows::Rows;
 use search::{Look, Searches};
-use table::{Asked, Table};
+use table::Table;
 
 /// The collector.
 #[derive(Debug, Default)]
@@ -213,163 +214,6 @@ impl Paths {
         entered
     }
 
-    /// What a call's names stand for now.
-    fn resolve_names(&mut self, entered: &Entered, process: ProcessId) {
-        let Some(thread) = self.threads.get_mut(&entered.thread) else { return };
-        let mut resolved = std::mem::take(&mut thread.resolved);
-        resolved.clear();
-        for (argument, name) in &entered.names {
-            let argument = *argument;
-            match name {
-                Name::Path { from, name, rooted } => {
-                    resolved.push(self.lead(entered, *from, name, *rooted));
-                }
-                Name::Descriptor(fd) => {
-                    if let Some(row) = self.descriptor(entered.thread, *fd, entered.at, process) {
-                        resolved.push(Resolved::Descriptor { row, argument });
-                    }
-                }
-                Name::Cwd => {
-                    let (base, _) = self.base(entered.thread, None, b"", entered.at);
-                    let (path, marks) = (base.path, base.marks);
-                    resolved.push(Resolved::Path { path, marks, doubtful: None, given: None });
-                }
-                Name::Empty => resolved.push(Resolved::Path {
-                    path: b"<empty>".to_vec(),
-                    marks: Marks::NONE,
-                    doubtful: None,
-                    given: None,
-                }),
-                Name::Unreadable => {}
-            }
-        }
-        if let Some(thread) = self.threads.get_mut(&entered.thread) {
-            thread.resolved = resolved;
-        }
-    }
-
-    /// The directory that a name leads from, and whether it may be another by
-    /// the time that the kernel looks.
-    fn base(&mut self, id: ThreadId, from: Option<i32>, name: &[u8], at: Nanos) -> (Base, bool) {
-        let Some(thread) = self.threads.get(&id) else { return (Base::default(), false) };
-        let (tid, process) = (thread.tid, thread.process);
-        let place = Rc::clone(&thread.place);
-        let mut place = place.borrow_mut();
-        if name.first() == Some(&b'/') {
-            return (place.root(tid).clone(), false);
-        }
-        if let Some(fd) = from {
-            drop(place);
-            if self.renamed
-                && let Some(link) = Link::read(tid, &format!("fd/{fd}"))
-            {
-                let base = Base::of(link);
-                let root = thread.place.borrow_mut().root(tid).marks;
-                return (Base { marks: base.marks.and(root), ..base }, false);
-            }
-            let row = self.descriptor(id, fd, at, process);
-            let base = row
-                .and_then(|row| self.rows.get(row))
-                .map(|(path, marks, _)| Base { path: path.to_vec(), marks });
-            // A descriptor that is no directory, or not open: the call fails.
-            let unknown = || Base { path: b"?".to_vec(), marks: Marks::RELATIVE };
-            return (base.filter(|b| b.path.first() == Some(&b'/')).unwrap_or_else(unknown), false);
-        }
-        let shared = Rc::strong_count(&thread.place) > 2; // ours, and the one above
-        if place.changing > 0 {
-            place.forget();
-        }
-        (place.cwd(tid).clone(), shared)
-    }
-
-    /// Where a name leads.
-    fn lead(&mut self, call: &Entered, from: Option<i32>, name: &[u8], rooted: bool) -> Resolved {
-        let start = if rooted { b"" } else { name };
-        let (base, doubtful) = self.base(call.thread, from, start, call.at);
-        let mut marks = base.marks;
-        let mut path = base.path.clone();
-        if let Some(thread) = self.threads.get(&call.thread) {
-            let tid = thread.tid;
-            let root = thread.place.borrow_mut().root(tid).path.clone();
-            let floor = match rooted {
-                true => base.path.len(),
-                false if base.path.starts_with(&root) => root.len(),
-                false => 0,
-            };
-            path = join(&base.path, name, floor, &|link| {
-                let inside = link.strip_prefix(root.as_slice()).filter(|_| !rooted)?;
-                follow(tid, inside)
-            });
-            // The way up from a directory that is gone leads to one that is not.
-            if !path.starts_with(&base.path) {
-                marks = marks.without(Marks::DELETED);
-            }
-        }
-        let doubtful = doubtful.then(|| name.to_vec());
-        let up = name.split(|&byte| byte == b'/').any(|part| part == b"..");
-        let given = up.then(|| {
-            let base = base.path.strip_suffix(b"/").unwrap_or(&base.path);
-            let name = name.strip_prefix(b"/").unwrap_or(name);
-            [base, b"/", name].concat()
-        });
-        Resolved::Path { path, marks, doubtful, given }
-    }
-
-    /// The row of a descriptor; asks what it is where that was not seen.
-    fn descriptor(&mut self, id: ThreadId, fd: i32, at: Nanos, process: ProcessId) -> Option<u32> {
-        let thread = self.threads.get(&id)?;
-        if let Some(row) = thread.table.borrow().get(fd) {
-            return Some(row);
-        }
-        let row = match table::ask(thread.tid, fd)? {
-            Asked::File(base) => {
-                let root = thread.place.borrow_mut().root(thread.tid).marks;
-                self.rows.of(&base.path, base.marks.and(root), process)
-            }
-            Asked::Kind(kind) => self.rows.of(kind.as_bytes(), Marks::NONE, process),
-        };
-        self.threads.get(&id)?.table.borrow_mut().set(fd, row, at);
-        Some(row)
-    }
-
-    /// Several threads share a working directory, and one of them changed it
-    /// while this call was under way: what came of the call tells from where the
-    /// kernel looked.
-    fn doubts(&mut self, id: ThreadId, end: &End) {
-        let Some(thread) = self.threads.get_mut(&id) else { return };
-        let tid = thread.tid;
-        let mut place = thread.place.borrow_mut();
-        let root = place.root(tid).path.clone();
-        let there = |path: &[u8]| is_there(tid, path.strip_prefix(root.as_slice()).unwrap_or(path));
-        for resolved in &mut thread.resolved {
-            // What is missed in `nosuch/../there` is not what lies there.
-            if let Resolved::Path { path, given: Some(given), .. } = resolved
-                && end.missed()
-                && let Some(up) = given.windows(3).position(|part| part == b"/..")
-                && !there(&[given.get(..up).unwrap_or_default(), b"/."].concat())
-            {
-                path.clone_from(given);
-                continue;
-            }
-            let Resolved::Path { path, doubtful: Some(name), .. } = resolved else { continue };
-            let candidates: Vec<Vec<u8>> = std::iter::once(path.clone())
-                .chain(place.lately(tid).map(|base| join(&base.path, name, 0, &|_| None)))
-                .collect();
-            if candidates.iter().all(|candidate| candidate == path) {
-                continue;
-            }
-            let opened = end.succeeded().then(|| Link::read(tid, &format!("fd/{}", end.value)));
-            let opened = opened.flatten().map(|link| link.path);
-            let fits = |candidate: &&Vec<u8>| match &opened {
-                Some(opened) if candidates.contains(opened) => *candidate == opened,
-                _ => there(candidate) != end.missed(),
-            };
-            if let Some(candidate) = candidates.iter().find(fits) {
-                path.clone_from(candidate);
-            }
-        }
-    }
-
     /// Fills the rows of what a call named.
     fn count(&mut self, id: ThreadId, info: &'static CallInfo, entered: &Entered, end: &End) {
         self.unreadable +=
@@ -506,200 +350,6 @@ impl Paths {
             row.more_mut().written += bytes;
         }
     }
-
-    /// What the call changed: descriptors, directories, mappings.
-    fn change(&mut self, id: ThreadId, info: &'static CallInfo, entered: &Entered, end: &End) {
-        let Some(thread) = self.threads.get_mut(&id) else { return };
-        let (tid, args) = (thread.tid, &entered.args);
-        let memory = Memory { tid, careful: self.careful };
-        if is_move(info.name) {
-            let mut place = thread.place.borrow_mut();
-            place.changing = place.changing.saturating_sub(1);
-            if end.succeeded() {
-                place.forget();
-            }
-        }
-        if !end.succeeded() {
-            return;
-        }
-        match info.name {
-            "close_range" => {
-                let (first, last, flags) = (args[0] as u32, args[1] as u32, args[2]);
-                if flags & u64::from(libc::CLOSE_RANGE_UNSHARE) != 0 {
-                    thread.own_table();
-                }
-                if flags & u64::from(libc::CLOSE_RANGE_CLOEXEC) == 0 {
-                    thread.table.borrow_mut().close_range(first, last, entered.at);
-                }
-            }
-            "dup" | "dup2" | "dup3" | "fcntl" | "fcntl64" => thread.copy_descriptor(end),
-            "recvmsg" => match named::received(memory, entered.sys.abi, args[1]) {
-                Some(came) => came.iter().for_each(|fd| thread.table.borrow_mut().forget(*fd)),
-                None => thread.table.borrow_mut().forget_all(),
-            },
-            "recvmmsg" | "recvmmsg_time64" | "io_uring_enter" | "socketcall" => {
-                thread.table.borrow_mut().forget_all();
-            }
-            "seccomp" | "bpf" | "ioctl" => thread.table.borrow_mut().forget(end.value as i32),
-            "clone" | "clone3" if entered.flags & libc::CLONE_PIDFD as u64 != 0 => {
-                let at = if info.name == "clone" {
-                    args[2]
-                } else {
-                    memory.word(args[0].wrapping_add(8))
-                };
-                thread.table.borrow_mut().forget(named::pair(memory, at)[0]);
-            }
-            "unshare" => {
-                let flags = args[0] as i32;
-                if flags & (libc::CLONE_FS | libc::CLONE_NEWNS | libc::CLONE_NEWUSER) != 0 {
-                    let own = thread.place.borrow().clone();
-                    thread.place = Rc::new(RefCell::new(own));
-                    thread.place.borrow_mut().forget();
-                }
-                if flags & libc::CLONE_FILES != 0 {
-                    thread.own_table();
-                }
-            }
-            _ => {}
-        }
-        if matches!(info.kind, "rename" | "rmdir" | "unlink" | "mount") {
-            self.moved(id, info.kind);
-            return;
-        }
-        if info.returns == ReturnRole::Fd && info.kind != "dup" {
-            self.opened(id, info, entered, end);
-        } else if let Some(at) = info.args.iter().position(|role| *role == Role::FdOut) {
-            let pair = named::pair(memory, args.get(at).copied().unwrap_or(0));
-            let Some(thread) = self.threads.get(&id) else { return };
-            for fd in pair {
-                thread.table.borrow_mut().forget(fd);
-            }
-        } else if info.kind == "mmap" && args[2] & libc::PROT_EXEC as u64 != 0 {
-            self.mapped(id, args[4] as i32, end);
-        }
-    }
-
-    /// What lay below a name lies elsewhere now, or nowhere: working directories
-    /// there are asked for anew.
-    fn moved(&mut self, by: ThreadId, kind: &str) {
-        let Some(thread) = self.threads.get(&by) else { return };
-        let first = thread.resolved.iter().find_map(|resolved| match resolved {
-            Resolved::Path { path, .. } => Some(path.clone()),
-            Resolved::Descriptor { .. } => None,
-        });
-        let Some(from) = first else { return };
-        for state in self.threads.values() {
-            state.place.borrow_mut().forget_below(&from);
-        }
-        self.renamed |= matches!(kind, "rename" | "mount");
-    }
-
-    /// A call gave a new descriptor.
-    fn opened(&mut self, id: ThreadId, info: &'static CallInfo, entered: &Entered, end: &End) {
-        let Some(thread) = self.threads.get(&id) else { return };
-        let (tid, fd) = (thread.tid, end.value as i32);
-        // An unnamed file in the directory that was named.
-        let unnamed = entered.flags & libc::O_TMPFILE as u64 == libc::O_TMPFILE as u64;
-        let path = thread.resolved.iter().find_map(|resolved| match resolved {
-            Resolved::Path { path, marks, .. } if !unnamed => Some((path, *marks)),
-            _ => None,
-        });
-        let Some((path, marks)) = path.filter(|_| matches!(info.kind, "open" | "mount")) else {
-            thread.table.borrow_mut().forget(fd);
-            return;
-        };
-        self.careful |= matches!(path.as_slice(), b"/dev/fuse" | b"/dev/userfaultfd");
-        let row = self.rows.of(path, marks, end.process);
-        thread.table.borrow_mut().set(fd, row, end.at);
-        if self.resolve
-            && let Some(target) = Link::read(tid, &format!("fd/{fd}"))
-            && target.path != *path
-            && let Some(row) = self.rows.get_mut(row)
-        {
-            row.more_mut().target = Some(target.path);
-        }
-    }
-
-    /// A file was mapped executable.
-    fn mapped(&mut self, id: ThreadId, fd: i32, end: &End) {
-        let Some(thread) = self.threads.get(&id) else { return };
-        let row = thread.resolved.iter().find_map(|resolved| match resolved {
-            Resolved::Descriptor { row, .. } => Some(*row),
-            Resolved::Path { .. } => None,
-        });
-        let Some(row) = row else { return };
-        let size = self.mapped.by_descriptor(thread.tid, fd, thread.process, end.at);
-        if let Some(row) = self.rows.get_mut(row) {
-            let more = row.more_mut();
-            more.mapped = more.mapped.max(size);
-        }
-    }
-
-    fn born(&mut self, id: ThreadId, tid: i32, process: ProcessId, creator: Option<ThreadId>) {
-        const SHARED: i32 = libc::CLONE_FS | libc::CLONE_FILES;
-        let by_call = creator.and_then(|c| self.threads.get(&c));
-        // Attached, or its creator could not tell: as threads of a process are.
-        let sibling = || self.threads.values().find(|t| t.process == process);
-        let (from, flags) = match by_call {
-            Some(creator) => {
-                let clone = creator.entered.as_ref().filter(|e| is_clone(e));
-                // Made while nobody watched: as threads are, and processes.
-                let usual = if creator.process == process { SHARED } else { 0 };
-                (Some(creator), clone.map_or(usual, |e| e.flags as i32))
-            }
-            None => (sibling(), SHARED),
-        };
-        let share = |flag: i32| flags & flag != 0;
-        let place = from.map(|from| {
-            if share(libc::CLONE_FS) {
-                return Rc::clone(&from.place);
-            }
-            let mut place = from.place.borrow().clone();
-            place.changing = 0;
-            if share(libc::CLONE_NEWNS) {
-                place.forget();
-            }
-            Rc::new(RefCell::new(place))
-        });
-        let table = from.map(|from| {
-            if share(libc::CLONE_FILES) {
-                return Rc::clone(&from.table);
-            }
-            Rc::new(RefCell::new(from.table.borrow().clone()))
-        });
-        let (place, table) = (place.unwrap_or_default(), table.unwrap_or_default());
-        let thread = Thread {
-            tid,
-            process,
-            place,
-            table,
-            entered: None,
-            resolved: Vec::new(),
-            borrowed: false,
-        };
-        self.threads.insert(id, thread);
-    }
-}
-
-impl Thread {
-    /// Its table is its own from now on.
-    fn own_table(&mut self) {
-        let own = self.table.borrow().clone();
-        self.table = Rc::new(RefCell::new(own));
-    }
-
-    /// What it returned is another number for the descriptor that it named.
-    fn copy_descriptor(&mut self, end: &End) {
-        let row = self.resolved.iter().find_map(|resolved| match resolved {
-            Resolved::Descriptor { row, .. } => Some(*row),
-            Resolved::Path { .. } => None,
-        });
-        let mut table = self.table.borrow_mut();
-        match row {
-            Some(row) => table.set(end.value as i32, row, end.at),
-            None => table.forget(end.value as i32),
-        }
-    }
 }
 
 /// Calls that use a descriptor and say nothing of the file: to stop for them
@@ -727,10 +377,6 @@ fn names_a_file(info: &CallInfo) -> bool {
         || info.args.iter().any(role)
         || matches!(info.name, "close_range" | "unshare" | "clone" | "clone3" | "fork" | "vfork")
         || matches!(info.name, "seccomp" | "bpf" | "socketcall")
-}
-
-fn is_clone(entered: &Entered) -> bool {
-    matches!(entered.sys.name(), Some("clone" | "clone3"))
 }
 
 /// Calls after which paths lead from elsewhere.
