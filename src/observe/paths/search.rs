@@ -70,11 +70,11 @@ impl Searches {
         let open = self.open.get_mut(&thread);
         if let Some(search) = open {
             if look.missed {
-                if search.takes(directory, name) && search.settles_between(directory) {
+                if search.takes(directory, name) && search.settles_between(directory, name) {
                     search.miss(directory, name, look);
                     return;
                 }
-            } else if search.is_sought(directory, name) && search.settles_between(directory) {
+            } else if search.is_sought(directory, name) && search.settles_between(directory, name) {
                 search.found = Some(look.path.to_vec());
                 self.close(thread);
                 return;
@@ -147,15 +147,16 @@ impl Searched {
     }
 
     /// What was found in between is a probe if this directory is in it. False
-    /// where it was something else: then the search was over.
-    fn settles_between(&mut self, directory: &[u8]) -> bool {
+    /// where it was something else, and another name is looked for now: then the
+    /// search was over. (The loader reads its cache on the way to a library.)
+    fn settles_between(&mut self, directory: &[u8], name: &[u8]) -> bool {
         let Some((path, wall)) = self.between.take() else { return true };
         let is_probe = is_within(directory, &path);
         if is_probe {
             self.probes += 1;
             self.wall += wall;
         }
-        is_probe
+        is_probe || self.suffixes.iter().any(|suffix| self.is_with(name, suffix))
     }
 
     fn is_with(&self, name: &[u8], suffix: &[u8]) -> bool {
@@ -285,8 +286,10 @@ mod tests {
         let found = searches(&["-/a/x", "+/b", "-/b/x", "+/c", "+/c/x"]);
         let [search] = &found[..] else { panic!("{found:?}") };
         assert_eq!((search.misses, search.probes), (2, 2));
-        // What is found in between and is none of them ends it.
-        assert_eq!(searches(&["-/a/x", "+/etc/passwd", "-/b/x", "+/y"]), []);
+        // The loader reads its cache in between.
+        let found = searches(&["-/a/l.so", "-/b/l.so", "+/etc/ld.so.cache", "+/c/l.so"]);
+        assert_eq!(found[0].found.as_deref(), Some(&b"/c/l.so"[..]), "{found:?}");
+        assert_eq!(searches(&["-/a/x", "+/etc/passwd", "-/b/y", "+/y"]), []);
     }
 
     #[test]
