@@ -99,3 +99,21 @@ fn all_are_taken_where_that_is_asked_for_and_none_where_not() {
     assert_eq!(off.proc, None);
     assert!(!scratch.path("runs/latest/smaps.txt").exists());
 }
+
+#[test]
+fn memory_is_known_at_each_exec_and_at_the_end() {
+    if find_program("python3").is_none() {
+        return skip("no python3");
+    }
+    let scratch = Scratch::new("memory");
+    // 32 MiB, and then another program, which has none of it.
+    let script = "import os; kept = b'x' * (32 << 20); os.execv('/bin/sh', ['sh', '-c', 'exit 0'])";
+    let record = run(&scratch, &[], &["/usr/bin/python3", "-c", script]);
+    let root = record.processes.as_ref().and_then(|all| all.first()).expect("there is a root");
+    let events: Vec<&str> = root.memory.iter().map(|sample| sample.event.as_str()).collect();
+    assert_eq!(events, ["exec", "exit"], "{:?}", root.memory);
+    let anon: Vec<u64> = root.memory.iter().filter_map(|sample| sample.anon_bytes).collect();
+    assert!(anon[0] > 32 << 20 && anon[1] < 8 << 20, "{:?}", root.memory);
+    assert!(root.memory.is_sorted_by_key(|sample| sample.at_ns), "{:?}", root.memory);
+    assert!(root.peak_rss_bytes > Some(32 << 20), "{:?}", root.peak_rss_bytes);
+}

@@ -27,6 +27,9 @@ pub struct ProcessEntry {
     pub own: Option<Usage>,
     /// Largest VmHWM seen of its images, bytes.
     pub peak_rss: Option<u64>,
+    /// Its memory at each exec and at its end: when, whether at an exec, and
+    /// resident bytes (anonymous, of files, shared).
+    pub memory: Vec<(Nanos, bool, [Option<u64>; 3])>,
     /// Its threads.
     pub threads: Vec<ThreadId>,
     /// It still runs in its parent's memory.
@@ -165,16 +168,18 @@ impl Processes {
         }
     }
 
-    fn note_peak(&mut self, process: ProcessId, tid: i32) {
+    /// An image is about to end, by an exec.
+    fn note_memory(&mut self, process: ProcessId, tid: i32, at: Nanos) {
         let Some(p) = self.processes.get_mut(&process).filter(|p| !p.borrowed_memory) else {
             return;
         };
-        if let Some(peak) = Status::read(tid).and_then(|s| peak_rss(&s)) {
-            p.peak_rss = p.peak_rss.max(Some(peak));
+        if let Some(status) = Status::read(tid) {
+            p.peak_rss = p.peak_rss.max(peak_rss(&status));
+            p.memory.push((at, true, resident(&status)));
         }
     }
 
-    fn exiting(&mut self, process: ProcessId, thread: ThreadId, tid: i32, last: bool) {
+    fn exiting(&mut self, process: ProcessId, thread: ThreadId, tid: i32, last: bool, at: Nanos) {
         let Some(t) = self.threads.get_mut(&thread) else { return };
         if let Some(status) = Status::read(tid) {
             t.name = status.field("Name:").map(str::to_owned);
@@ -185,6 +190,7 @@ impl Processes {
                 && !p.borrowed_memory
             {
                 p.peak_rss = p.peak_rss.max(peak_rss(&status));
+                p.memory.push((at, false, resident(&status)));
             }
         }
         if let Some(schedule) = Schedule::read(tid) {
@@ -216,6 +222,7 @@ impl Observer for Processes {
                         ending: None,
                         own: None,
                         peak_rss: None,
+                        memory: Vec::new(),
                         threads: Vec::new(),
                         borrowed_memory: vfork,
                     },
@@ -225,14 +232,14 @@ impl Observer for Processes {
             Event::ThreadStarted { process, thread, tid, at, .. } => {
                 self.start(thread, tid, at, process);
             }
-            Event::Execing { process, tid } if full => {
+            Event::Execing { process, tid, at } if full => {
                 // Before the command's own exec it is the launcher's memory.
                 let launcher = process == ProcessId(0)
                     && self.processes.get(&process).is_some_and(|p| p.execs.is_empty());
                 if launcher {
                     self.launcher = Schedule::read(tid);
                 } else {
-                    self.note_peak(process, tid);
+                    self.note_memory(process, tid, at);
                 }
             }
             Event::Execed { process, thread, pid, image, at } => {
@@ -252,8 +259,8 @@ impl Observer for Processes {
                         u64::from(matches!(call.outcome, crate::tracer::Outcome::Failed(_)));
                 }
             }
-            Event::ThreadExiting { process, thread, tid, last, .. } if full => {
-                self.exiting(process, thread, tid, last);
+            Event::ThreadExiting { process, thread, tid, last, at } if full => {
+                self.exiting(process, thread, tid, last, at);
             }
             Event::ThreadEnded { thread, at, .. } => {
                 if let Some(t) = self.threads.get_mut(&thread) {
@@ -305,6 +312,11 @@ pub fn arguments(pid: i32) -> Vec<String> {
         return Vec::new();
     }
     bytes.split(|&b| b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
+}
+
+/// Resident memory, bytes: anonymous, of files, shared.
+fn resident(status: &Status) -> [Option<u64>; 3] {
+    ["RssAnon:", "RssFile:", "RssShmem:"].map(|name| status.number::<u64>(name)?.checked_mul(1024))
 }
 
 /// Largest resident set of the memory a task runs in, bytes.

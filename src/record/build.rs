@@ -9,8 +9,8 @@ use crate::syscall::errno::{errno_label, signal_name};
 use crate::tracer::{Cost, Ending, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
 
 use super::types::{
-    Exec, Group, Measurement, Outcome, Process, ProcessSyscall, Record, Run, Rusage, SCHEMA,
-    SyscallRow, Thread, Tool, Tree, Wall,
+    Exec, Group, Measurement, MemorySample, Outcome, Process, ProcessSyscall, Record, Run, Rusage,
+    SCHEMA, SyscallRow, Thread, Tool, Tree, Wall,
 };
 
 /// A finished run, seen by the tracer and its collectors.
@@ -398,6 +398,17 @@ impl Observed<'_> {
                     voluntary_switches: each(|t| t.voluntary),
                     involuntary_switches: each(|t| t.involuntary),
                     peak_rss_bytes: p.peak_rss,
+                    memory: p
+                        .memory
+                        .iter()
+                        .map(|&(at, exec, [anon_bytes, file_bytes, shmem_bytes])| MemorySample {
+                            at_ns: since(at),
+                            event: if exec { "exec" } else { "exit" }.into(),
+                            anon_bytes,
+                            file_bytes,
+                            shmem_bytes,
+                        })
+                        .collect(),
                     threads: threads
                         .iter()
                         .map(|t| Thread {

@@ -311,10 +311,29 @@ pub struct Process {
     /// Largest resident set of any of its images; null for a vfork child that
     /// never execs (the memory is its parent's).
     pub peak_rss_bytes: Option<u64>,
+    /// Its memory when an exec replaced an image, and at its end; of an exec that
+    /// failed too.
+    #[serde(default)]
+    pub memory: Vec<MemorySample>,
     /// Its threads, the first included.
     pub threads: Vec<Thread>,
     /// Its calls.
     pub syscalls: Vec<ProcessSyscall>,
+}
+
+/// Resident memory of a process at one moment, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MemorySample {
+    /// When, since the run's start.
+    pub at_ns: u64,
+    /// `exec`: the image that was replaced; `exit`.
+    pub event: String,
+    /// Anonymous memory (RssAnon).
+    pub anon_bytes: Option<u64>,
+    /// Pages of files (RssFile).
+    pub file_bytes: Option<u64>,
+    /// Shared memory (RssShmem).
+    pub shmem_bytes: Option<u64>,
 }
 
 /// One image of a process.

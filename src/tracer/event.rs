@@ -202,6 +202,8 @@ pub enum Event {
         process: ProcessId,
         /// The thread that calls execve.
         tid: i32,
+        /// When.
+        at: Nanos,
     },
     /// A process has a new image. A thread that is not the leader takes the
     /// leader's tid; all others have ended.

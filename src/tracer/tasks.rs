@@ -438,7 +438,7 @@ impl Tasks {
             events.push(Event::Entered { process, thread, tid, sys, args, at });
         }
         if matches!(stop, Stop::Entry(e) if e.sys.is_exec()) {
-            events.push(Event::Execing { process, tid });
+            events.push(Event::Execing { process, tid, at });
         }
         out.actions.push((tid, action));
         if filtered {
