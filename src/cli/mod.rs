@@ -39,6 +39,12 @@ enum Command {
     /// Trace once and keep a record: a run directory with the command's output
     Run(run::Args),
     /// Every path the command opened, asked about or looked for in vain
+    // What is refused there is not offered.
+    #[command(mut_args(|arg| {
+        let refused = ["expressions", "trace", "status", "successful_only", "failed_only"];
+        let hidden = arg.is_hide_set() || refused.contains(&arg.get_id().as_str());
+        arg.hide(hidden)
+    }))]
     Files(files::Args),
     /// A record as text
     Show(show::Args),
