@@ -38,7 +38,7 @@ impl Target {
         let running = start(program.untraced().arg(&board.path).args(words));
         let pid = running.pid();
         until("the target to be ready", || {
-            assert_ne!(state(pid), 'Z', "the target ended before it was ready: {words:?}");
+            assert!(!running.has_ended(), "the target ended before it was ready: {words:?}");
             (board.get(Word::Ready) >= ready).then_some(())
         });
         Some(Self { board, running, pid })
@@ -855,29 +855,34 @@ fn a_sleeper_in_other_namespaces_sleeps_on() {
 
 // ---- storm ----
 
+/// Waits until every thread of a process that makes and ends them is traced.
+fn all_traced(target: &Target, tracer: &Tracer) {
+    // Threads of a traced thread are traced from birth: once there is no other, there is none
+    // any more. A listing may miss threads, so many are taken.
+    let reached = |tid: &i32| {
+        // Gone since it was listed: no answer.
+        !matches!(field(&format!("{}/task/{tid}", target.pid), "TracerPid").as_str(), "0")
+    };
+    let mut clean = 0;
+    until("all threads to be traced", || {
+        let tids = tids(target.pid);
+        for (who, running) in [("the target", &target.running), ("coldtrace", &tracer.running)] {
+            let count = target.board.get(Word::Count);
+            assert!(!running.has_ended(), "{who} ended after {count} threads");
+        }
+        let leader = tids.contains(&target.pid) && is_traced(&target.pid.to_string());
+        clean = if leader && tids.iter().all(reached) { clean + 1 } else { 0 };
+        (clean >= 50).then_some(())
+    });
+}
+
 #[test]
 fn a_storm_of_threads_leaves_none_untraced_and_loses_none() {
     const LAST: i64 = 1000;
     for round in 0..3 {
         let Some(target) = Target::start(&["storm", &LAST.to_string()], 1) else { return };
         let tracer = Tracer::exact(&[target.pid]);
-        // Threads of a traced thread are traced from birth: once there is no other, there is none
-        // any more. A listing may miss threads, so many are taken.
-        let reached = |tid: &i32| {
-            // Gone since it was listed: no answer.
-            !matches!(field(&format!("{}/task/{tid}", target.pid), "TracerPid").as_str(), "0")
-        };
-        let mut clean = 0;
-        until("all threads to be traced", || {
-            let tids = tids(target.pid);
-            for (who, pid) in [("the target", target.pid), ("coldtrace", tracer.running.pid())] {
-                let count = target.board.get(Word::Count);
-                assert_ne!(state(pid), 'Z', "{who} ended after {count} threads");
-            }
-            let leader = tids.contains(&target.pid) && is_traced(&target.pid.to_string());
-            clean = if leader && tids.iter().all(reached) { clean + 1 } else { 0 };
-            (clean >= 50).then_some(())
-        });
+        all_traced(&target, &tracer);
         let then = target.board.get(Word::Count);
         target.board.set(Word::Go, 1);
         if round == 0 {
@@ -909,6 +914,148 @@ fn a_storm_can_be_attached_to_again_and_again() {
         target.board.reach(Word::Count, then + 100);
     }
     target.ends_well();
+}
+
+#[test]
+fn a_process_that_executes_again_and_again_is_attached_to() {
+    const LAST: u64 = 100;
+    let Some(target) = Target::start(&["execs", &LAST.to_string()], 1) else { return };
+    for _ in 0..10 {
+        let (record, finished) = Tracer::start(&[target.pid], &["--duration", "50ms"]).finish();
+        assert!(record.measurement.notes.is_empty(), "{:?} {finished}", record.measurement.notes);
+        assert_untraced(target.pid);
+        let then = target.board.get(Word::Count);
+        target.board.reach(Word::Count, then + 10);
+    }
+    let tracer = Tracer::exact(&[target.pid]);
+    all_traced(&target, &tracer);
+    target.board.set(Word::Go, 1);
+    let (record, _) = tracer.finish();
+    target.ends_well();
+    assert_eq!(table::calls(&record, "getppid"), LAST, "{}", table::render(&record));
+    let execs = table::calls(&record, "execve");
+    assert!(execs >= LAST, "{execs} execs: {}", table::render(&record));
+}
+
+// ---- what cannot be reached ----
+
+#[test]
+fn a_thread_that_somebody_else_traces_is_said() {
+    let Some(target) = Target::start(&["counts", "2", "100"], 2) else { return };
+    let other = tids(target.pid).into_iter().find(|&tid| tid != target.pid).expect("two threads");
+    let Some(tracing) = Target::start(&["traces", &other.to_string()], 1) else { return };
+    let before = Switches(vec![(target.pid.to_string(), switches(&target.pid.to_string()))]);
+    let tracer = Tracer::exact(&[target.pid]);
+    before.pass_a_stop();
+    target.board.set(Word::Go, 1);
+    target.board.reach(Word::Count, 200);
+    let traced_by = tracing.pid;
+    tracing.ends_well(); // ... and lets go: one that has ended waits for its tracer
+    let finished = tracer.running.finish();
+    let record = read_record(&tracer.report, &finished);
+    target.ends_well();
+    assert_eq!(record.measurement.events_lost, 1, "{finished}");
+    let notes = &record.measurement.notes;
+    let said = format!("threads of {} are traced by process {traced_by}", before.0[0].0);
+    assert!(notes.iter().any(|note| note.contains(&said)), "{notes:?} {finished}");
+    assert_eq!(table::calls(&record, "getppid"), 100, "{}", table::render(&record));
+}
+
+#[test]
+fn without_proc_attach_says_what_it_lacks_and_run_counts() {
+    if !is_root() || find_program("unshare").is_none() {
+        return skip("a /proc of its own needs root and unshare");
+    }
+    let Some(target) = Target::start(&["counts", "1", "0"], 1) else { return };
+    let script = "mount -t tmpfs none /proc || exit 77; \
+        \"$0\" count -p $1; echo attach $?; \"$0\" count -- sh -c 'exit 7'; echo run $?";
+    let pid = target.pid.to_string();
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(coldtrace_path()).arg(&pid);
+    let finished = finish(&mut command);
+    if finished.code() == Some(77) || finished.code() == Some(1) {
+        return skip(&format!("no mount namespace here: {finished}"));
+    }
+    assert!(finished.out().ends_with("attach 125\nrun 7\n"), "{finished}");
+    assert!(refusals(&finished).concat().contains("/proc is not mounted"), "{finished}");
+    assert!(finished.err().contains("exit_group"), "a table: {finished}");
+    assert_untraced(target.pid);
+    target.ends_well();
+}
+
+// ---- frozen ----
+
+/// A cgroup that can be frozen, removed at the end.
+struct Freezer {
+    directory: PathBuf,
+    file: &'static str,
+    words: [&'static str; 2],
+}
+
+impl Freezer {
+    /// Of version 2 (`cgroup.freeze`), or of version 1 (the controller `freezer`).
+    fn new(version: u32) -> Option<Self> {
+        let wanted = if version == 2 { "cgroup2" } else { "cgroup" };
+        let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
+        let mount = mounts.lines().find_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [_, at, kind, options, ..] = words[..] else { return None };
+            let freezes = version == 2 || options.split(',').any(|option| option == "freezer");
+            (kind == wanted && freezes).then_some(at)
+        })?;
+        let directory = Path::new(mount).join(format!("coldtrace-test.{}", std::process::id()));
+        std::fs::create_dir(&directory).ok()?;
+        let (file, words) = if version == 2 {
+            ("cgroup.freeze", ["1", "0"])
+        } else {
+            ("freezer.state", ["FROZEN", "THAWED"])
+        };
+        let freezer = Self { directory, file, words };
+        freezer.directory.join(file).exists().then_some(freezer)
+    }
+
+    fn holds(&self, pid: i32) -> bool {
+        std::fs::write(self.directory.join("cgroup.procs"), pid.to_string()).is_ok()
+    }
+
+    fn set(&self, frozen: bool) {
+        let word = self.words[usize::from(!frozen)];
+        std::fs::write(self.directory.join(self.file), word).expect("the cgroup is ours");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.directory.join(self.file), self.words[1]);
+        let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
+#[test]
+fn a_frozen_target_does_not_hold_coldtrace_and_goes_on_when_thawed() {
+    let mut tested = 0;
+    for version in [1, 2] {
+        let Some(freezer) = Freezer::new(version) else { continue };
+        let Some(target) = Target::inside("read") else { return };
+        if !freezer.holds(target.pid) {
+            continue;
+        }
+        let before = Switches::of(&[target.pid]);
+        let tracer = Tracer::exact(&[target.pid]);
+        before.pass_a_stop_and_sleep();
+        freezer.set(true);
+        let (record, _) = tracer.interrupt();
+        assert_inside(&record, "read", 1);
+        assert_untraced(target.pid);
+        assert_eq!(target.board.get(Word::Finished), 0, "it was frozen");
+        freezer.set(false);
+        let board = target.ends_well();
+        assert_eq!(board.get(Word::Result), 1, "what its read gave");
+        tested += 1;
+    }
+    if tested == 0 {
+        skip("no cgroup that can be frozen");
+    }
 }
 
 /// So that nobody is left untested by a typing error.

@@ -8,12 +8,17 @@ use std::time::Duration;
 
 use super::error::{Error, cannot_attach};
 use super::event::Nanos;
-use super::kernel::{self, now};
+use super::kernel::{self, Waited, now};
 use super::proc::Status;
+use super::stop::{Report, report};
 
 /// How long to wait for a thread that does not stop, ns: it sleeps where no
 /// signal reaches it (a disk, the parent of a vfork) and makes no threads there.
 const PATIENCE: Nanos = 50_000_000;
+
+/// How often to try again where the kernel refuses: to a thread that ends it
+/// says EPERM too, and an exec gives its number to another.
+const MOST_REFUSALS: u32 = 20;
 
 /// How long to run after a process that makes threads, ns.
 const LONGEST: Nanos = 3_000_000_000;
@@ -26,6 +31,8 @@ pub struct Seized {
     pub tids: Vec<(i32, Option<Nanos>)>,
     /// Threads that may run untraced, or do.
     pub note: Option<String>,
+    /// Reports that came meanwhile, to be served.
+    pub reports: Vec<Waited>,
 }
 
 /// Seizes and stops every thread of process `pid`, until `until` or until
@@ -56,6 +63,7 @@ pub fn seize_all(
     let mut foreign = BTreeSet::new();
     let begun = now();
     let mut last_new = begun;
+    let mut refusals = 0;
     loop {
         let listed = match threads(pid) {
             // It ends meanwhile, and says so by itself.
@@ -70,13 +78,32 @@ pub fn seize_all(
             if tried.insert(tid) {
                 last_new = now();
                 match seize(tid, options) {
-                    Ok(asleep) => found.tids.push((tid, asleep)),
+                    Ok(asleep) => {
+                        // The number of a leader may have gone to a thread that executed.
+                        found.tids.retain(|(seized, _)| *seized != tid);
+                        found.tids.push((tid, asleep));
+                    }
+                    // It executes, and the kernel has it wait until the other
+                    // threads have ended, of which some are ours.
+                    Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
+                        for tid in found.let_die(pid) {
+                            tried.remove(&tid);
+                            still.remove(&tid);
+                        }
+                        tried.remove(&tid);
+                    }
                     // A seized thread has made it: it is traced already; or it
                     // has ended, or is a leader that ended before its threads.
                     Err(e) => {
                         let refused = e.raw_os_error() != Some(libc::ESRCH) && is_alive(tid);
                         if refused && found.tids.is_empty() {
-                            return Err(cannot_attach(pid, &e));
+                            refusals += 1;
+                            if refusals > MOST_REFUSALS {
+                                return Err(cannot_attach(pid, &e));
+                            }
+                            pass.unknown += 1;
+                            tried.remove(&tid);
+                            break;
                         }
                     }
                 }
@@ -135,6 +162,37 @@ pub fn seize_all(
     Ok(found)
 }
 
+impl Seized {
+    /// Lets those end that are about to; keeps what else was reported. Returns
+    /// who has to be looked at anew.
+    fn let_die(&mut self, pid: i32) -> Vec<i32> {
+        let mut dying = Vec::new();
+        while let Ok(Some(waited)) = kernel::take_stop() {
+            if matches!(report(waited.status), Report::Exiting) && self.has(waited.tid) {
+                let _ = kernel::resume(waited.tid, 0); // It may have been killed.
+                dying.push(waited.tid);
+            } else {
+                self.reports.push(waited);
+            }
+        }
+        while let Ok(Some(waited)) = kernel::take_zombie() {
+            if self.has(waited.tid) && waited.tid != pid {
+                dying.push(waited.tid);
+            } else {
+                self.reports.push(waited);
+            }
+        }
+        // Nobody has heard of them yet. The leader's number lives on, whoever has it.
+        self.reports.retain(|waited| !dying.contains(&waited.tid));
+        self.tids.retain(|(tid, _)| *tid == pid || !dying.contains(tid));
+        dying
+    }
+
+    fn has(&self, tid: i32) -> bool {
+        self.tids.iter().any(|(seized, _)| *seized == tid)
+    }
+}
+
 /// What one look at all threads found.
 #[derive(Debug, Default)]
 struct Pass {
@@ -184,7 +242,7 @@ impl Fate {
 
 /// Seizes a thread and tells it to stop; since when it was asleep.
 fn seize(tid: i32, options: i32) -> io::Result<Option<Nanos>> {
-    kernel::seize(tid, options)?;
+    kernel::try_seize(tid, options)?;
     let asleep = kernel::asleep_since(tid);
     let _ = kernel::interrupt(tid); // Dying: its end is reported.
     Ok(asleep)

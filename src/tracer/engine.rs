@@ -165,6 +165,7 @@ impl<'a, 'o> Engine<'a, 'o> {
     pub fn attach(&mut self, pid: i32, reports: i32) -> Result<(), Error> {
         let before = kernel::own_usage(pid).unwrap_or_default();
         let until = self.limits.end_of_watch();
+        self.guard.keep_ticking(); // No wait of it may last.
         let seized = seize_all(pid, reports, until, &|| self.guard.is_end_asked())?;
         self.before.insert(pid, before);
         let tids: Vec<i32> = seized.tids.iter().map(|(tid, _)| *tid).collect();
@@ -173,6 +174,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             self.lost += 1;
             self.note(note);
         }
+        self.queue.extend(seized.reports);
         self.tasks.attach(pid, &tids, now(), &mut self.out);
         self.carry_out();
         Ok(())
@@ -211,6 +213,9 @@ impl<'a, 'o> Engine<'a, 'o> {
                     "threads that did not stop to be let go: {}; they were when coldtrace ended",
                     self.tasks.len()
                 ));
+                for tid in self.tasks.tids().collect::<Vec<_>>() {
+                    self.forget(tid);
+                }
                 return Ok(());
             }
             if !self.drain()? {

@@ -9,7 +9,7 @@ use std::io;
 
 use crate::syscall::{Abi, Sys};
 
-use super::arch::{NATIVE_SIZE, Native, Registers, SYSTEM_CALL_SET};
+use super::arch::{NATIVE_SIZE, Native, Registers, SYSTEM_CALL_SET, call_once};
 use super::event::Nanos;
 use super::proc::Status;
 use super::stop::Entry;
@@ -92,6 +92,21 @@ fn injected(_: u32, _: i32) -> Option<io::Error> {
 pub fn seize(tid: i32, options: i32) -> io::Result<()> {
     // SAFETY: SEIZE takes no address and its options by value.
     unsafe { ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize) }
+}
+
+/// As [`seize`], but EINTR where the tracer got a signal first: the thread is in
+/// an exec that waits for others to end, which it may do as long as they are traced.
+pub fn try_seize(tid: i32, options: i32) -> io::Result<()> {
+    let request = libc::PTRACE_SEIZE;
+    if let Some(error) = injected(request, tid) {
+        return Err(error);
+    }
+    let arguments = [request as usize, tid as usize, 0, options as usize];
+    // SAFETY: SEIZE takes no address and its options by value.
+    match unsafe { call_once(libc::SYS_ptrace, arguments) } {
+        0.. => Ok(()),
+        error => Err(io::Error::from_raw_os_error(-error as i32)),
+    }
 }
 
 /// PTRACE_INTERRUPT.

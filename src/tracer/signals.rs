@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::SeqCst};
 use std::time::Duration;
 
+use super::arch::end_call_once;
 use super::event::Nanos;
 use super::kernel::now;
 
@@ -76,7 +77,7 @@ fn treatment(signal: i32) -> Treatment {
     }
 }
 
-extern "C" fn note(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn note(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler;
     // si_pid is set for every code that a process can cause.
     let (code, pid) = unsafe { ((*info).si_code, (*info).si_pid()) };
@@ -94,12 +95,18 @@ extern "C" fn note(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
         }
     }
     tick(TICK);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = saved };
+    // SAFETY: as above; `context` is what the kernel gave.
+    unsafe {
+        *libc::__errno_location() = saved;
+        end_call_once(context);
+    }
 }
 
 /// The timer's own signal: it only interrupts.
-extern "C" fn nothing(_: i32) {}
+extern "C" fn interrupt(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: `context` is what the kernel gave.
+    unsafe { end_call_once(context) };
+}
 
 /// Starts or (with zero) stops the timer. Async-signal-safe.
 fn tick(every: Duration) {
@@ -170,8 +177,8 @@ impl Guard {
                 Treatment::Leave => {}
             }
         }
-        let nothing: extern "C" fn(i32) = nothing;
-        guard.install(TIMER_SIGNAL, nothing as libc::sighandler_t, 0);
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = interrupt;
+        guard.install(TIMER_SIGNAL, handler as libc::sighandler_t, libc::SA_SIGINFO);
         // SAFETY: all-zero bytes are a valid sigevent; every field that
         // SIGEV_THREAD_ID needs is set; the timer's id goes to `timer`.
         unsafe {

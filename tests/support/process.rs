@@ -151,6 +151,11 @@ impl Running {
         send(-self.pid(), signal);
     }
 
+    /// Whether all its threads have; the first one may be a zombie before, in an exec by another.
+    pub fn has_ended(&self) -> bool {
+        ready_within(&self.pidfd, Duration::ZERO)
+    }
+
     /// Waits for the end.
     pub fn finish(mut self) -> Finished {
         if !ready_within(&self.pidfd, LIMIT) {

@@ -123,3 +123,31 @@ impl Registers {
         }
     }
 }
+
+// `call_once` of mod.rs: number, a, b, c, d.
+std::arch::global_asm!(
+    ".globl coldtrace_call_once",
+    ".hidden coldtrace_call_once",
+    ".globl coldtrace_call_once_at",
+    ".hidden coldtrace_call_once_at",
+    ".globl coldtrace_call_once_done",
+    ".hidden coldtrace_call_once_done",
+    "coldtrace_call_once:",
+    "mov x8, x0",
+    "mov x0, x1",
+    "mov x1, x2",
+    "mov x2, x3",
+    "mov x3, x4",
+    "coldtrace_call_once_at:",
+    "svc #0",
+    "coldtrace_call_once_done:",
+    "ret",
+);
+
+/// A register as a signal handler sees it.
+pub type Word = u64;
+
+/// Where a signal handler returns to, and the register with a call's result.
+pub fn ip_and_result(context: &mut libc::mcontext_t) -> (&mut Word, &mut Word) {
+    (&mut context.pc, &mut context.regs[0])
+}

@@ -144,3 +144,33 @@ impl Registers {
         }
     }
 }
+
+// `call_once` of mod.rs: number, a, b, c, d.
+std::arch::global_asm!(
+    ".globl coldtrace_call_once",
+    ".hidden coldtrace_call_once",
+    ".globl coldtrace_call_once_at",
+    ".hidden coldtrace_call_once_at",
+    ".globl coldtrace_call_once_done",
+    ".hidden coldtrace_call_once_done",
+    "coldtrace_call_once:",
+    "mov rax, rdi",
+    "mov rdi, rsi",
+    "mov rsi, rdx",
+    "mov rdx, rcx",
+    "mov r10, r8",
+    "coldtrace_call_once_at:",
+    "syscall",
+    "coldtrace_call_once_done:",
+    "ret",
+);
+
+/// A register as a signal handler sees it.
+pub type Word = i64;
+
+/// Where a signal handler returns to, and the register with a call's result.
+pub fn ip_and_result(context: &mut libc::mcontext_t) -> (&mut Word, &mut Word) {
+    const { assert!(libc::REG_RAX < libc::REG_RIP) };
+    let (before, from) = context.gregs.split_at_mut(libc::REG_RIP as usize);
+    (&mut from[0], &mut before[libc::REG_RAX as usize])
+}

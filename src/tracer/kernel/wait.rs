@@ -43,7 +43,7 @@ pub struct Waited {
 
 /// Waits for any child or tracee to report, polling before it sleeps. EINTR and
 /// ECHILD are the caller's to judge. A stop that is returned stays in the
-/// kernel's queue until the task is resumed: that saves a call where no other
+/// kernel's queue until the task is resumed (but for an exec): that saves a call where no other
 /// task could be waiting behind it; where one could, `take` it.
 pub fn wait(take: bool) -> io::Result<Option<Waited>> {
     poll_then_sleep(|flags| look(libc::P_ALL, 0, libc::WSTOPPED | flags, take))
@@ -232,6 +232,13 @@ impl Info {
         matches!(self.code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)
     }
 
+    /// An exec. Who executed without being the leader has another number since,
+    /// and until its stop is taken the kernel answers ESRCH to whatever is asked
+    /// (Linux 5.13: `looks_like_a_spurious_pid`).
+    fn is_exec(&self) -> bool {
+        self.status == libc::SIGTRAP | (libc::PTRACE_EVENT_EXEC << 8)
+    }
+
     /// A stop: `si_status` is what a wait status has from bit 8 on.
     fn stopped(&self, taken: bool) -> Waited {
         Waited {
@@ -269,7 +276,7 @@ fn look(kind: libc::idtype_t, id: i32, flags: i32, take: bool) -> io::Result<Opt
     if info.tid == 0 {
         return Ok(None);
     }
-    if !info.is_dead() && !take {
+    if !info.is_dead() && !info.is_exec() && !take {
         return Ok(Some(info.stopped(false)));
     }
     let own = if info.is_dead() { own_usage(info.tid) } else { None };
