@@ -56,6 +56,7 @@ fixtures! {
     failed_execs_are_calls_of_the_process_that_made_them: "exec-fails";
     a_daemon_is_counted_after_the_command_has_ended: "double-fork";
     a_path_that_cannot_be_read_is_counted: "bad-pointers";
+    a_process_that_may_not_be_looked_into_is_counted: "unreadable";
     ignored_signals_end_no_call: "ignored-signals";
     an_ignored_signal_that_another_thread_takes_ends_no_call: "ignored-signal-stolen";
     ignored_signals_do_not_prolong_a_timeout: "ignored-signal-timeouts";

@@ -57,91 +57,31 @@ pub fn seize_all(
             cause: "it is coldtrace itself, or one of its ancestors".into(),
         });
     }
-    let mut found = Seized::default();
-    let mut tried = BTreeSet::new();
-    let mut still = BTreeSet::new();
-    let mut foreign = BTreeSet::new();
+    let mut search = Search { pid, options, ..Search::default() };
     let begun = now();
-    let mut last_new = begun;
-    let mut refusals = 0;
+    search.last_new = begun;
     loop {
         let listed = match threads(pid) {
             // It ends meanwhile, and says so by itself.
-            Err(_) if !found.tids.is_empty() => break,
+            Err(_) if !search.found.tids.is_empty() => break,
             listed => listed?,
         };
-        let mut pass = Pass::default();
-        for &tid in &listed {
-            if still.contains(&tid) {
-                continue;
-            }
-            if tried.insert(tid) {
-                last_new = now();
-                match seize(tid, options) {
-                    Ok(asleep) => {
-                        // The number of a leader may have gone to a thread that executed.
-                        found.tids.retain(|(seized, _)| *seized != tid);
-                        found.tids.push((tid, asleep));
-                    }
-                    // It executes, and the kernel has it wait until the other
-                    // threads have ended, of which some are ours.
-                    Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
-                        for tid in found.let_die(pid) {
-                            tried.remove(&tid);
-                            still.remove(&tid);
-                        }
-                        tried.remove(&tid);
-                    }
-                    // A seized thread has made it: it is traced already; or it
-                    // has ended, or is a leader that ended before its threads.
-                    Err(e) => {
-                        let refused = e.raw_os_error() != Some(libc::ESRCH) && is_alive(tid);
-                        if refused && found.tids.is_empty() {
-                            refusals += 1;
-                            if refusals > MOST_REFUSALS {
-                                return Err(cannot_attach(pid, &e));
-                            }
-                            pass.unknown += 1;
-                            tried.remove(&tid);
-                            break;
-                        }
-                    }
-                }
-            }
-            match Fate::of(tid) {
-                Fate::Still => _ = still.insert(tid),
-                Fate::Foreign(tracer) => {
-                    foreign.insert(tracer);
-                    still.insert(tid);
-                }
-                Fate::Moving => pass.moving += 1,
-                Fate::Unknown => {
-                    pass.unknown += 1;
-                    tried.remove(&tid);
-                }
-            }
-        }
-        let counted: Option<usize> = Status::read(pid).and_then(|s| s.number("Threads:"));
-        pass.uncounted = counted.is_some_and(|n| n != listed.len());
+        let pass = search.pass(&listed)?;
         let now = now();
-        let complete = pass.unknown == 0 && !pass.uncounted;
-        if complete && (pass.moving == 0 || now.saturating_sub(last_new) > PATIENCE) {
+        if pass.is_complete(now.saturating_sub(search.last_new)) {
             // An exec by a thread that was not traced yet has made it the leader.
-            let lost: Vec<i32> =
-                listed.into_iter().filter(|&tid| Fate::of(tid).is_free()).collect();
+            let is_lost = |&tid: &i32| matches!(Fate::of(tid), Fate::Unknown);
+            let lost: Vec<i32> = listed.into_iter().filter(is_lost).collect();
             if lost.is_empty() {
                 break;
             }
-            for tid in lost {
-                still.remove(&tid);
-                tried.remove(&tid);
-            }
+            search.look_anew(&lost);
         }
         if is_called_off() || now >= until {
             break;
         }
         if now.saturating_sub(begun) > LONGEST {
-            found.note = Some(format!(
+            search.found.note = Some(format!(
                 "not every thread of {pid} could be attached to: some may run untraced, and their \
                  calls are missing"
             ));
@@ -151,6 +91,7 @@ pub fn seize_all(
             std::thread::sleep(Duration::from_micros(50));
         }
     }
+    let Search { mut found, foreign, .. } = search;
     if let Some(tracer) = foreign.first() {
         found.note = Some(format!(
             "threads of {pid} are traced by process {tracer}: their calls are missing"
@@ -160,6 +101,119 @@ pub fn seize_all(
         return Err(Error::CannotAttach { pid, cause: "it has ended".into() });
     }
     Ok(found)
+}
+
+/// One look after another at the threads of a process.
+#[derive(Debug, Default)]
+struct Search {
+    pid: i32,
+    options: i32,
+    found: Seized,
+    /// Whom to seize was tried.
+    tried: BTreeSet<i32>,
+    /// Who can make no thread.
+    still: BTreeSet<i32>,
+    /// Who traces threads of it besides.
+    foreign: BTreeSet<i32>,
+    /// When the last new thread was seen.
+    last_new: Nanos,
+    refusals: u32,
+}
+
+/// What one look at all threads found.
+#[derive(Debug, Default)]
+struct Pass {
+    /// Threads that are traced and have not stopped yet.
+    moving: usize,
+    /// Threads that are not traced, or were gone when they were looked at.
+    unknown: usize,
+    /// The kernel counts others than were listed.
+    uncounted: bool,
+}
+
+impl Pass {
+    /// Whether nobody is left who could make threads, or only such as have not
+    /// stopped in all the time, ns, since the last new one.
+    fn is_complete(&self, quiet: Nanos) -> bool {
+        self.unknown == 0 && !self.uncounted && (self.moving == 0 || quiet > PATIENCE)
+    }
+}
+
+impl Search {
+    fn pass(&mut self, listed: &[i32]) -> Result<Pass, Error> {
+        let mut pass = Pass::default();
+        for &tid in listed {
+            if self.still.contains(&tid) {
+                continue;
+            }
+            let refused = if self.tried.insert(tid) {
+                self.last_new = now();
+                self.try_one(tid)
+            } else {
+                None
+            };
+            let fate = Fate::of(tid);
+            if let Some(e) = refused
+                && self.found.tids.is_empty()
+                && !matches!(fate, Fate::Still)
+            {
+                self.refusals += 1;
+                if self.refusals > MOST_REFUSALS {
+                    return Err(cannot_attach(self.pid, &e));
+                }
+                pass.unknown += 1;
+                self.tried.remove(&tid);
+                break;
+            }
+            match fate {
+                Fate::Still => _ = self.still.insert(tid),
+                Fate::Foreign(tracer) => {
+                    self.foreign.insert(tracer);
+                    self.still.insert(tid);
+                }
+                Fate::Moving => pass.moving += 1,
+                Fate::Unknown => {
+                    pass.unknown += 1;
+                    self.tried.remove(&tid);
+                }
+            }
+        }
+        let counted: Option<usize> = Status::read(self.pid).and_then(|s| s.number("Threads:"));
+        pass.uncounted = counted.is_some_and(|n| n != listed.len());
+        Ok(pass)
+    }
+
+    /// Seizes a thread and tells it to stop; why the kernel refused it.
+    fn try_one(&mut self, tid: i32) -> Option<io::Error> {
+        match kernel::try_seize(tid, self.options) {
+            Ok(()) => {
+                let asleep = kernel::asleep_since(tid);
+                let _ = kernel::interrupt(tid); // Dying: its end is reported.
+                // The number of a leader may have gone to a thread that executed.
+                self.found.tids.retain(|(seized, _)| *seized != tid);
+                self.found.tids.push((tid, asleep));
+                None
+            }
+            // It executes, and the kernel has it wait until the other threads
+            // have ended, of which some are ours.
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
+                let dying = self.found.let_die(self.pid);
+                self.look_anew(&dying);
+                None
+            }
+            // A seized thread has made it: it is traced already; or it has
+            // ended, or is a leader that ended before its threads.
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => None,
+            Err(e) => Some(e),
+        }
+    }
+
+    fn look_anew(&mut self, tids: &[i32]) {
+        for tid in tids {
+            self.tried.remove(tid);
+            self.still.remove(tid);
+        }
+    }
 }
 
 impl Seized {
@@ -193,17 +247,6 @@ impl Seized {
     }
 }
 
-/// What one look at all threads found.
-#[derive(Debug, Default)]
-struct Pass {
-    /// Threads that are traced and have not stopped yet.
-    moving: usize,
-    /// Threads that are not traced, or were gone when they were looked at.
-    unknown: usize,
-    /// The kernel counts others than were listed.
-    uncounted: bool,
-}
-
 /// What a listed thread is.
 enum Fate {
     /// It can make no thread: stopped by us, or dead.
@@ -217,11 +260,6 @@ enum Fate {
 }
 
 impl Fate {
-    /// Whether it could make threads that nobody traces.
-    fn is_free(&self) -> bool {
-        matches!(self, Self::Unknown)
-    }
-
     fn of(tid: i32) -> Self {
         let Some(status) = Status::read(tid) else { return Self::Unknown };
         let state = status.field("State:").unwrap_or_default();
@@ -238,19 +276,6 @@ impl Fate {
             Some(tracer) => Self::Foreign(tracer),
         }
     }
-}
-
-/// Seizes a thread and tells it to stop; since when it was asleep.
-fn seize(tid: i32, options: i32) -> io::Result<Option<Nanos>> {
-    kernel::try_seize(tid, options)?;
-    let asleep = kernel::asleep_since(tid);
-    let _ = kernel::interrupt(tid); // Dying: its end is reported.
-    Ok(asleep)
-}
-
-fn is_alive(tid: i32) -> bool {
-    let status = Status::read(tid);
-    status.as_ref().and_then(|s| s.field("State:")).is_some_and(|s| !s.starts_with(['Z', 'X']))
 }
 
 fn threads(pid: i32) -> Result<Vec<i32>, Error> {
