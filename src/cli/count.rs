@@ -86,7 +86,8 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     let mut processes = if args.by.is_some() { Processes::names() } else { Processes::totals() };
     let (traced, cost) =
         args.tracing.trace(&target, &options, true, &mut [&mut counts, &mut processes])?;
-    let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
+    let seen =
+        Observed { traced: &traced, counts: &counts, processes: &processes, waits: None, cost };
     let mut record = Record::of_traced(run, &seen);
     args.tracing.note_selection(&mut record.measurement);
     record.groups = args.by.map(|by| match by {

@@ -252,7 +252,8 @@ fn traced(args: &Args) -> Result<End, Failure> {
         args.view.json,
         &mut [&mut counts, &mut processes, &mut paths],
     )?;
-    let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
+    let seen =
+        Observed { traced: &traced, counts: &counts, processes: &processes, waits: None, cost };
     let mut record = Record::of_traced(run, &seen);
     args.tracing.note_selection(&mut record.measurement);
     // The calls that were counted are those of files only.

@@ -7,6 +7,7 @@ mod histogram;
 pub mod paths;
 mod processes;
 mod snapshots;
+mod waits;
 
 pub use counts::{By, Counts, Key, Statuses, Tally};
 pub use first_output::FirstOutput;
@@ -14,3 +15,4 @@ pub use histogram::Histogram;
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
 pub use snapshots::{Snapshot, Snapshots, Which};
+pub use waits::{Blocked, ThreadTime, Waits};

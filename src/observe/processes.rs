@@ -51,10 +51,6 @@ pub struct ThreadEntry {
     pub calls: u64,
     /// Calls that failed.
     pub errors: u64,
-    /// CPU time, ns.
-    pub cpu: Option<u64>,
-    /// Time runnable but not running, ns.
-    pub run_queue: Option<u64>,
     /// Voluntary switches.
     pub voluntary: Option<u64>,
     /// Involuntary switches.
@@ -68,7 +64,7 @@ enum Depth {
     Totals,
     /// Their names too.
     Names,
-    /// All of it: two small files of /proc are read at each thread's end.
+    /// All of it: a small file of /proc is read at each thread's end.
     #[default]
     Full,
 }
@@ -90,8 +86,6 @@ pub struct Processes {
     own: Usage,
     /// Some process's usage could not be read.
     own_lost: bool,
-    /// What the first thread had used before the command was executed in it.
-    launcher: Option<Schedule>,
 }
 
 impl Processes {
@@ -174,7 +168,11 @@ impl Processes {
             return;
         };
         if let Some(status) = Status::read(tid) {
-            p.peak_rss = p.peak_rss.max(peak_rss(&status));
+            // What a fork copied and the child does not use is not the child's.
+            let copied = p.parent.is_some() && p.execs.is_empty();
+            if !copied {
+                p.peak_rss = p.peak_rss.max(peak_rss(&status));
+            }
             p.memory.push((at, true, resident(&status)));
         }
     }
@@ -192,11 +190,6 @@ impl Processes {
                 p.peak_rss = p.peak_rss.max(peak_rss(&status));
                 p.memory.push((at, false, resident(&status)));
             }
-        }
-        if let Some(schedule) = Schedule::read(tid) {
-            let before = self.launcher.filter(|_| thread == ThreadId(0)).unwrap_or_default();
-            t.cpu = Some(schedule.cpu.saturating_sub(before.cpu));
-            t.run_queue = Some(schedule.run_queue.saturating_sub(before.run_queue));
         }
     }
 }
@@ -236,9 +229,7 @@ impl Observer for Processes {
                 // Before the command's own exec it is the launcher's memory.
                 let launcher = process == ProcessId(0)
                     && self.processes.get(&process).is_some_and(|p| p.execs.is_empty());
-                if launcher {
-                    self.launcher = Schedule::read(tid);
-                } else {
+                if !launcher {
                     self.note_memory(process, tid, at);
                 }
             }
@@ -279,23 +270,6 @@ impl Observer for Processes {
             | Event::Entered { .. }
             | Event::Watched { .. } => {}
         }
-    }
-}
-
-/// A thread's time on and waiting for a CPU, ns: the first two numbers of
-/// /proc/TID/schedstat (sched-stats.rst of the kernel's documentation).
-#[derive(Debug, Clone, Copy, Default)]
-struct Schedule {
-    cpu: u64,
-    run_queue: u64,
-}
-
-impl Schedule {
-    fn read(tid: i32) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
-        let mut numbers = text.split_ascii_whitespace();
-        let cpu = numbers.next()?.parse().ok()?;
-        Some(Self { cpu, run_queue: numbers.next()?.parse().ok()? })
     }
 }
 

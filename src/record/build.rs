@@ -4,10 +4,13 @@ use std::collections::HashMap;
 
 use indexmap::IndexMap;
 
-use crate::observe::{Counts, Key, ProcessEntry, Processes, Tally, ThreadEntry, arguments};
+use crate::observe::{
+    Counts, Key, ProcessEntry, Processes, Tally, ThreadEntry, ThreadTime, Waits, arguments,
+};
 use crate::syscall::errno::{errno_label, signal_name};
 use crate::tracer::{Cost, Ending, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
 
+use super::time::TimeShare;
 use super::types::{
     Exec, Group, Measurement, MemorySample, Outcome, Process, ProcessSyscall, Record, Run, Rusage,
     SCHEMA, SyscallRow, Thread, Tool, Tree, Wall,
@@ -21,6 +24,8 @@ pub struct Observed<'a> {
     pub counts: &'a Counts,
     /// The tree.
     pub processes: &'a Processes,
+    /// Where threads' time went, where that was asked.
+    pub waits: Option<&'a Waits>,
     /// What tracing adds to a call here.
     pub cost: Option<Cost>,
 }
@@ -66,10 +71,11 @@ impl Record {
             environment: None,
             outcome: outcome(traced.ending, traced.started, traced.ended),
             rusage: traced.usage.as_ref().map(rusage),
-            tree: Some(tree(seen.processes, traced.started, &rows)),
+            tree: Some(tree(seen, &rows)),
             measurement,
             syscalls: Some(rows),
             groups: None,
+            time: seen.waits.and_then(|waits| TimeShare::of(waits.threads.values())),
             processes: None,
             files: None,
             mapped: None,
@@ -94,6 +100,7 @@ impl Record {
             },
             syscalls: None,
             groups: None,
+            time: None,
             processes: None,
             files: None,
             mapped: None,
@@ -181,7 +188,13 @@ fn sum(parts: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
     parts.into_iter().sum()
 }
 
-fn tree(seen: &Processes, started: Nanos, rows: &[SyscallRow]) -> Tree {
+/// Time that these threads waited for a CPU; `None` when that of any is not known.
+fn run_queue<'a>(threads: impl IntoIterator<Item = Option<&'a ThreadTime>>) -> Option<u64> {
+    sum(threads.into_iter().map(|time| Some(time?.used?.1.run_queue)))
+}
+
+fn tree(observed: &Observed, rows: &[SyscallRow]) -> Tree {
+    let (seen, started) = (observed.processes, observed.traced.started);
     let own = seen.own();
     let each = |field: fn(&ThreadEntry) -> Option<u64>| {
         let all = seen.threads.len() as u64 == seen.thread_count();
@@ -193,7 +206,7 @@ fn tree(seen: &Processes, started: Nanos, rows: &[SyscallRow]) -> Tree {
         wall_ns: seen.last_end.map(|at| at.saturating_sub(started)),
         user_ns: own.map(|u| u.user_ns),
         sys_ns: own.map(|u| u.sys_ns),
-        run_queue_ns: each(|t| t.run_queue),
+        run_queue_ns: observed.waits.and_then(|w| run_queue(w.threads.values().map(Some))),
         minor_faults: own.and_then(|u| u.minor_faults),
         major_faults: own.and_then(|u| u.major_faults),
         voluntary_switches: each(|t| t.voluntary),
@@ -368,6 +381,8 @@ impl Observed<'_> {
                 let (exit_code, signal, _) = ended_how(p.ending);
                 let threads: Vec<&ThreadEntry> =
                     p.threads.iter().filter_map(|t| self.processes.threads.get(t)).collect();
+                let times: Vec<Option<&ThreadTime>> =
+                    p.threads.iter().map(|t| self.waits?.threads.get(t)).collect();
                 let each =
                     |field: fn(&ThreadEntry) -> Option<u64>| sum(threads.iter().map(|t| field(t)));
                 let rows =
@@ -392,7 +407,7 @@ impl Observed<'_> {
                     signal,
                     user_ns: p.own.map(|u| u.user_ns),
                     sys_ns: p.own.map(|u| u.sys_ns),
-                    run_queue_ns: each(|t| t.run_queue),
+                    run_queue_ns: run_queue(times.iter().copied()),
                     minor_faults: p.own.and_then(|u| u.minor_faults),
                     major_faults: p.own.and_then(|u| u.major_faults),
                     voluntary_switches: each(|t| t.voluntary),
@@ -411,15 +426,15 @@ impl Observed<'_> {
                         .collect(),
                     threads: threads
                         .iter()
-                        .map(|t| Thread {
+                        .zip(times)
+                        .map(|(t, time)| Thread {
                             tid: t.tid,
                             name: t.name.clone(),
                             start_ns: since(t.start),
                             end_ns: t.end.map(since),
                             calls: t.calls,
                             errors: t.errors,
-                            cpu_ns: t.cpu,
-                            run_queue_ns: t.run_queue,
+                            time: time.and_then(|time| TimeShare::of([time])),
                         })
                         .collect(),
                     syscalls: rows.into_iter().map(process_syscall).collect(),

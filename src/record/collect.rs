@@ -1,7 +1,7 @@
 //! A whole record of one session: all collectors, and what they make together.
 
 use crate::observe::{
-    By, Counts, FirstOutput, Paths, Processes, Snapshot, Snapshots, Statuses, Which,
+    By, Counts, FirstOutput, Paths, Processes, Snapshot, Snapshots, Statuses, Waits, Which,
 };
 use crate::tracer::{Cost, Observer, Traced};
 
@@ -64,13 +64,16 @@ impl Collect {
         let mut paths = Paths::new(self.resolve);
         let mut snapshots = Snapshots::new(self.snapshots);
         let mut output = FirstOutput::default();
+        let mut waits = Waits::default();
         let mut observers: Vec<&mut dyn Observer> =
-            vec![&mut counts, &mut processes, &mut snapshots, &mut output];
+            vec![&mut waits, &mut counts, &mut processes, &mut snapshots, &mut output];
         if self.paths {
             observers.push(&mut paths);
         }
         let (traced, cost) = trace(&mut observers)?;
-        let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
+        let waits = Some(&waits);
+        let seen =
+            Observed { traced: &traced, counts: &counts, processes: &processes, waits, cost };
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
         record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(snapshots.spent);

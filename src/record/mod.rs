@@ -9,6 +9,7 @@ mod interpreter;
 mod listing;
 mod proc;
 mod rundir;
+mod time;
 mod types;
 
 /// The JSON Schema (draft 2020-12) of a [`Record`], made from its types.
@@ -23,4 +24,5 @@ pub use files::*;
 pub use interpreter::Interpreter;
 pub use proc::*;
 pub use rundir::{ReadError, RunDir, RunDirError, read};
+pub use time::*;
 pub use types::*;

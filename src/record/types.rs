@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
+use super::time::TimeShare;
 
 /// The schema this version writes; a reader accepts any minor of major 1.
 pub const SCHEMA: &str = "coldtrace.record/1";
@@ -41,6 +42,9 @@ pub struct Record {
     /// The same rows by process, thread or executable, when `--by` asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<Group>>,
+    /// Where the time of all threads went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeShare>,
     /// One entry a process, in order of start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<Process>>,
@@ -308,8 +312,9 @@ pub struct Process {
     pub voluntary_switches: Option<u64>,
     /// Its threads' involuntary switches.
     pub involuntary_switches: Option<u64>,
-    /// Largest resident set of any of its images; null for a vfork child that
-    /// never execs (the memory is its parent's).
+    /// Largest resident set of any of its images, without the copy of its parent's
+    /// that a fork makes and an exec replaces; null for a vfork child that never
+    /// execs (the memory is its parent's).
     pub peak_rss_bytes: Option<u64>,
     /// Its memory when an exec replaced an image, and at its end; of an exec that
     /// failed too.
@@ -362,10 +367,9 @@ pub struct Thread {
     pub calls: u64,
     /// Calls that returned an error.
     pub errors: u64,
-    /// CPU time.
-    pub cpu_ns: Option<u64>,
-    /// Time spent runnable but waiting for a CPU.
-    pub run_queue_ns: Option<u64>,
+    /// Where its time went; null when its end was not seen.
+    #[serde(default)]
+    pub time: Option<TimeShare>,
 }
 
 /// The tally of one syscall in one process.

@@ -1,6 +1,6 @@
 //! `show`: a record as a page of text.
 
-use crate::record::{MappedFile, ObjectMemory, Outcome, Record};
+use crate::record::{MappedFile, ObjectMemory, Outcome, Record, TimeShare};
 
 use super::columns::SortKey;
 use super::files::{files_line, mapped_line};
@@ -19,6 +19,8 @@ use super::units::{Split, bytes, counted, span, time};
 const TOP: usize = 15;
 /// Where the words behind a label begin.
 const LABEL: usize = 9;
+/// Calls that are named with the time blocked in them.
+const BLOCKED: usize = 4;
 /// Where the outcome begins behind a short command.
 const OUTCOME: usize = 34;
 /// Attached processes that are named.
@@ -79,6 +81,7 @@ pub fn summary(record: &Record, width: usize) -> String {
     let totals = record.syscalls.as_deref().map(Totals::of);
     line("run", run(record, width));
     line("time", time_parts(record));
+    line("blocked", record.time.as_ref().map_or(Vec::new(), blocked));
     line("calls", totals.as_ref().map_or(Vec::new(), |totals| calls(record, totals)));
     line("files", record.files.as_ref().map_or(Vec::new(), files_line));
     let room = width.saturating_sub(LABEL);
@@ -196,6 +199,31 @@ fn time_parts(record: &Record) -> Vec<Clause> {
     }];
     let waited = record.tree.as_ref().and_then(|tree| tree.run_queue_ns).filter(|&ns| ns > 0);
     parts.extend(waited.map(|ns| Clause::one(format!("waited {} for a CPU", time(ns)))));
+    parts
+}
+
+/// Where threads were while they were neither on a CPU nor waiting for one.
+fn blocked(share: &TimeShare) -> Vec<Clause> {
+    let whole = if share.threads == 1 {
+        format!("{} of {}", time(share.blocked_ns), time(share.lifetime_ns))
+    } else {
+        let threads = counted(share.threads, "thread");
+        format!("{} of {} in {threads}", time(share.blocked_ns), time(share.lifetime_ns))
+    };
+    let mut calls: Vec<String> = share
+        .blocked
+        .iter()
+        .take(BLOCKED)
+        .map(|call| format!("{} {}", escape(&call.name), time(call.blocked_ns)))
+        .collect();
+    if share.blocked.len() > BLOCKED {
+        calls.push(format!("{} more", share.blocked.len() - BLOCKED));
+    }
+    let mut parts =
+        vec![in_parentheses(&whole, calls).unwrap_or_else(|| Clause::one(whole.clone()))];
+    if share.other_ns > share.lifetime_ns / 100 {
+        parts.push(Clause::one(format!("stopped or paging {}", time(share.other_ns))));
+    }
     parts
 }
 

@@ -13,7 +13,7 @@ use crate::syscall::CallSet;
 use super::attach::seize_all;
 use super::calibrate::Cost;
 use super::error::{Error, reason};
-use super::event::{Ending, Nanos, Observer, Usage};
+use super::event::{Ending, Event, Nanos, Observer, Usage};
 use super::kernel::{self, Bell, Waited, now};
 use super::launch::{Launched, Reports};
 use super::limits::{Due, Limits, Spent};
@@ -35,6 +35,8 @@ pub struct Engine<'a, 'o> {
     limits: Limits,
     detach_on_exit: bool,
     observers: &'a mut [&'o mut dyn Observer],
+    /// The calls whose entries each is told of.
+    needs: Vec<CallSet>,
     out: Outbox,
     syscall_info: bool,
     /// The tracer has children that it does not trace: it was exec'd by a
@@ -107,7 +109,8 @@ impl<'a, 'o> Engine<'a, 'o> {
         filter: FilterState,
         observers: &'a mut [&'o mut dyn Observer],
     ) -> Self {
-        let needed = observers.iter().fold(CallSet::none(), |needed, o| needed.union(&o.needs()));
+        let needs: Vec<CallSet> = observers.iter().map(|o| o.needs()).collect();
+        let needed = needs.iter().fold(CallSet::none(), CallSet::union);
         let mut limits = Limits::default();
         let start = now();
         if let Some(timeout) = options.timeout {
@@ -125,6 +128,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             limits,
             detach_on_exit: options.detach_on_exit,
             observers,
+            needs,
             out: Outbox::default(),
             syscall_info: options.syscall_info,
             strangers,
@@ -345,8 +349,10 @@ impl<'a, 'o> Engine<'a, 'o> {
 
     fn tell(&mut self) {
         for event in &self.out.events {
-            for observer in &mut *self.observers {
-                observer.event(event);
+            for (observer, needs) in self.observers.iter_mut().zip(&self.needs) {
+                if !matches!(event, Event::Entered { sys, .. } if !needs.contains(*sys)) {
+                    observer.event(event);
+                }
             }
         }
         self.out.events.clear();

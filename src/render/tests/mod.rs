@@ -130,6 +130,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         },
         syscalls,
         groups: None,
+        time: None,
         processes: None,
         files: None,
         mapped: None,

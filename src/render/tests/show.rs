@@ -1,6 +1,6 @@
 use super::super::{processes, show, summary};
 use super::{assert_tidy, outlived, process, record, row, torch_rows};
-use crate::record::{Exec, Record, Thread};
+use crate::record::{BlockedCall, Exec, Record, Thread, TimeShare};
 
 #[test]
 fn a_page_with_everything() {
@@ -403,4 +403,44 @@ fn a_record_without_processes_says_why() {
     record.measurement.engine = "ptrace".to_owned();
     assert!(processes(&record, 80).contains("count keeps none, run keeps them"));
     assert!(!show(&record, 80).contains("no processes"));
+}
+
+#[test]
+fn blocked_names_the_calls_that_took_longest_and_what_is_left() {
+    let call = |name: &str, ms: u64| BlockedCall {
+        name: name.to_owned(),
+        abi: "x86_64".to_owned(),
+        calls: 1,
+        blocked_ns: ms * 1_000_000,
+    };
+    let mut record = record(&["x"], None);
+    record.time = Some(TimeShare {
+        threads: 3,
+        lifetime_ns: 6_000_000_000,
+        cpu_ns: 2_800_000_000,
+        run_queue_ns: 3_200_000,
+        blocked_ns: 3_000_000_000,
+        other_ns: 196_800_000,
+        blocked: vec![
+            call("futex", 2000),
+            call("read", 700),
+            call("poll", 200),
+            call("wait4", 90),
+            call("write", 10),
+        ],
+    });
+    assert_eq!(
+        line(&record, "blocked").as_deref(),
+        Some("3.00 s of 6.00 s in 3 threads (futex 2.00 s, read 700 ms, poll 200 ms,")
+    );
+    let text = summary(&record, 80);
+    assert!(
+        text.contains("           wait4 90.0 ms, 1 more)\n         stopped or paging 197 ms\n"),
+        "{text}"
+    );
+    if let Some(share) = &mut record.time {
+        (share.threads, share.blocked_ns, share.other_ns) = (1, 0, 0);
+        share.blocked.clear();
+    }
+    assert_eq!(line(&record, "blocked").as_deref(), Some("0 ns of 6.00 s"));
 }
