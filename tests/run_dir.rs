@@ -9,8 +9,9 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coldtrace::record::{Process, Record};
+use support::board::until;
 use support::fixture::built;
-use support::process::{Finished, finish};
+use support::process::{Finished, finish, start};
 use support::{Scratch, coldtrace, find_program, is_root, read_record, skip, table};
 
 /// `coldtrace run --runs RUNS`.
@@ -204,6 +205,29 @@ fn a_daemon_that_nobody_waited_for_is_in_the_tree() {
 }
 
 // ---- the directory ----
+
+#[test]
+fn a_killed_tracer_leaves_no_record_and_show_says_so() {
+    let scratch = Scratch::new("killed");
+    let runs = scratch.path("runs");
+    let ready = scratch.path("ready");
+    let script = format!(": > {}; exec sleep 60", ready.display());
+    let running = start(run_in(&runs).args(["--", "sh", "-c", &script]));
+    until("the command to run", || ready.exists().then_some(()));
+    running.kill(libc::SIGKILL);
+    running.finish().assert_signal(libc::SIGKILL);
+    let [dir] = &run_directories(&runs)[..] else { panic!("one run directory") };
+    let names = std::fs::read_dir(dir).expect("it is ours").flatten();
+    let names: Vec<_> = names.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    assert!(!names.contains(&"record.json".to_owned()), "{names:?}");
+    assert!(names.contains(&"record.json.partial".to_owned()), "{names:?}");
+    let finished = finish(coldtrace("show").arg(dir));
+    finished.assert_code(2);
+    let said = "holds no record.json: the run has not ended, or coldtrace was killed";
+    assert!(finished.err().contains(said), "{finished}");
+    // It is not the latest.
+    assert!(!runs.join("latest").exists());
+}
 
 #[test]
 fn logs_hold_what_the_command_wrote_and_it_is_shown_too() {
