@@ -248,6 +248,38 @@ fn logs_hold_what_the_command_wrote_and_it_is_shown_too() {
 }
 
 #[test]
+fn the_files_beside_the_record_are_listed_with_their_hashes() {
+    if find_program("sha256sum").is_none() {
+        return skip("no sha256sum");
+    }
+    let scratch = Scratch::new("artifacts");
+    let runs = scratch.path("runs");
+    let finished = finish(run_in(&runs).args(["--", "echo", "text"]));
+    let latest = runs.join("latest");
+    let record = read_record(&latest.join("record.json"), &finished);
+    let artifacts = record.artifacts.unwrap_or_default();
+    let names: Vec<&str> = artifacts.iter().map(|a| a.file.as_str()).collect();
+    let mut there: Vec<String> = std::fs::read_dir(&latest)
+        .expect("it is ours")
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name != "record.json")
+        .collect();
+    there.sort();
+    assert_eq!(names, there);
+    let lines: String = artifacts
+        .iter()
+        .map(|a| format!("{}  {}\n", a.sha256.as_deref().unwrap_or("?"), a.file))
+        .collect();
+    std::fs::write(scratch.path("sums"), lines).expect("scratch can be written");
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "--strict"]).arg(scratch.path("sums")).current_dir(&latest);
+    finish(&mut check).assert_code(0);
+    let stdout = artifacts.iter().find(|a| a.file == "stdout.log").expect("it is kept");
+    assert_eq!(stdout.bytes, 5);
+}
+
+#[test]
 fn much_output_is_kept_whole() {
     let scratch = Scratch::new("much");
     let runs = scratch.path("runs");

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use coldtrace::observe::{Snapshot, Which};
-use coldtrace::record::{Collect, Collected, Environment, Interpreter, Record, Run, RunDir};
+use coldtrace::record::{
+    Artifact, Collect, Collected, Environment, Interpreter, Record, Run, RunDir,
+};
 use coldtrace::render;
 use coldtrace::tracer::{Ending, Options, reason, run_untraced, was_closed};
 
@@ -117,6 +119,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         record.outcome.stderr_bytes = dir.size("stderr.log");
     }
     failures.extend(root.iter().flat_map(|root| keep(root, &dir)));
+    record.artifacts = Some(Artifact::all(&dir.path()));
     let written = dir.write(&record);
     let mut output = Output::Stderr;
     if let End::Signal(signal) = end {

@@ -80,6 +80,7 @@ impl Record {
             files: None,
             mapped: None,
             proc: None,
+            artifacts: None,
         }
     }
 
@@ -105,6 +106,7 @@ impl Record {
             files: None,
             mapped: None,
             proc: None,
+            artifacts: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The record: its types, how it is made from what was observed, and the
 //! directory that it lives in.
 
+mod artifacts;
 mod build;
 mod collect;
 mod environment;
@@ -17,6 +18,7 @@ pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Record).to_value()
 }
 
+pub use artifacts::Artifact;
 pub use build::{Observed, syscall_rows};
 pub use collect::{Collect, Collected};
 pub use environment::Environment;

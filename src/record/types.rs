@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::artifacts::Artifact;
 use super::environment::Environment;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
@@ -57,6 +58,9 @@ pub struct Record {
     /// What /proc said of processes at their ends, the root's first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc: Option<Vec<ProcSnapshot>>,
+    /// The files beside it in the run directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifacts: Option<Vec<Artifact>>,
 }
 
 /// The program that wrote a record.

@@ -135,6 +135,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         files: None,
         mapped: None,
         proc: None,
+        artifacts: None,
     }
 }
 
