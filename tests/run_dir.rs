@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coldtrace::record::{Process, Record};
+use coldtrace::record::{Artifact, Process, Record};
 use support::board::until;
 use support::fixture::built;
 use support::process::{Finished, finish, start};
@@ -267,11 +267,9 @@ fn the_files_beside_the_record_are_listed_with_their_hashes() {
         .collect();
     there.sort();
     assert_eq!(names, there);
-    let lines: String = artifacts
-        .iter()
-        .map(|a| format!("{}  {}\n", a.sha256.as_deref().unwrap_or("?"), a.file))
-        .collect();
-    std::fs::write(scratch.path("sums"), lines).expect("scratch can be written");
+    let line = |a: &Artifact| format!("{}  {}", a.sha256.as_deref().unwrap_or("?"), a.file);
+    let lines: Vec<String> = artifacts.iter().map(line).collect();
+    std::fs::write(scratch.path("sums"), lines.join("\n")).expect("scratch can be written");
     let mut check = Command::new("sha256sum");
     check.args(["--check", "--strict"]).arg(scratch.path("sums")).current_dir(&latest);
     finish(&mut check).assert_code(0);

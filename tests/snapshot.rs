@@ -41,6 +41,9 @@ fn a_short_programs_memory_and_descriptors_are_known() {
     let record = run(&scratch, &[], &["true"]);
     let [snapshot] = snapshots(&record) else { panic!("{:?}", record.proc) };
     is_whole(snapshot);
+    // Taking it is part of neither.
+    let tree = record.tree.as_ref().and_then(|tree| tree.wall_ns);
+    assert_eq!(tree, Some(record.outcome.wall_ns));
     let open = snapshot.descriptors.as_deref().unwrap_or_default();
     let fds: Vec<i32> = open.iter().map(|d| d.fd).filter(|fd| *fd < 3).collect();
     assert_eq!(fds, [0, 1, 2], "{open:?}");

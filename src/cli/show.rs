@@ -29,6 +29,13 @@ pub struct Args {
     /// Only where it ran: kernel, machine, load, memory, container
     #[arg(long = "env")]
     environment: bool,
+    /// Only where the time of each thread went: on a CPU, runnable, blocked in a
+    /// call
+    #[arg(long)]
+    times: bool,
+    /// Only whose the memory was: by object, and over time
+    #[arg(long)]
+    memory: bool,
     /// Sort the table by: time, calls, errors, min, max, avg, p50, p90, p99,
     /// unfinished, restarts, name, none
     #[arg(short = 'S', long = "summary-sort-by", value_name = "KEY", default_value = "time")]
@@ -40,9 +47,11 @@ pub struct Args {
     /// Show only the first N rows of the table
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// The record, or the parts asked for, as JSON
-    #[arg(long)]
-    json: bool,
+    /// The record as JSON, or the parts asked for: --json --files, or by their
+    /// names in the record, --json=proc,tree
+    #[arg(long, value_name = "PARTS", num_args = 0..=1, require_equals = true,
+        default_missing_value = "", value_delimiter = ',')]
+    json: Option<Vec<String>>,
     /// Where runs are kept
     #[arg(long, value_name = "DIR", env = "COLDTRACE_RUNS", default_value = "runs")]
     runs: PathBuf,
@@ -79,8 +88,8 @@ fn show(args: &Args) -> Result<End, Failure> {
         width,
         native_abi: render::native_abi(rows).into(),
     };
-    let text = if args.json {
-        json(args, &record)?
+    let text = if let Some(names) = &args.json {
+        json(args, names, &record)?
     } else if args.parts().next().is_some() {
         let mut text = String::new();
         if args.processes {
@@ -97,6 +106,14 @@ fn show(args: &Args) -> Result<End, Failure> {
         if args.mapped {
             let mapped = record.mapped.as_deref().ok_or_else(|| missing(&args.run, "mapped"))?;
             text += &render::mapped(mapped, width);
+        }
+        if args.times {
+            record.time.as_ref().ok_or_else(|| missing(&args.run, "time"))?;
+            text += &render::times(&record, width);
+        }
+        if args.memory {
+            record.proc.as_ref().ok_or_else(|| missing(&args.run, "proc"))?;
+            text += &render::memory(&record, width);
         }
         if args.syscalls {
             text += &render::count(&record, &table);
@@ -118,6 +135,8 @@ impl Args {
             (self.files, "files"),
             (self.mapped, "mapped"),
             (self.environment, "environment"),
+            (self.times, "time"),
+            (self.memory, "proc"),
         ];
         parts.into_iter().filter_map(|(asked, part)| asked.then_some(part))
     }
@@ -139,10 +158,23 @@ fn missing(run: &str, part: &str) -> Failure {
 }
 
 /// The record; of several parts an object; one part by itself.
-fn json(args: &Args, record: &Record) -> Result<String, Failure> {
+fn json(args: &Args, parts: &[String], record: &Record) -> Result<String, Failure> {
     let whole = serde_json::to_value(record).map_err(Failure::own)?;
     let part = |name: &str| whole.get(name).cloned().unwrap_or_default();
-    let parts: Vec<&str> = args.parts().collect();
+    let named = parts.iter().map(String::as_str).filter(|name| !name.is_empty());
+    for name in named.clone() {
+        if whole.get(name).is_none() {
+            let there: Vec<&str> =
+                whole.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+            return Err(Failure::own(format_args!(
+                "{} holds no part {name}; it holds {}",
+                args.run,
+                there.join(", ")
+            )));
+        }
+    }
+    let mut parts: Vec<&str> = args.parts().collect();
+    parts.extend(named);
     let text = match parts[..] {
         [] => serde_json::to_string_pretty(record),
         [one] => serde_json::to_string_pretty(&part(one)),
@@ -185,6 +217,34 @@ mod tests {
         }
         let named = Column::parse_list("percent,total-time");
         assert_eq!(named, Ok(vec![Column::Percent, Column::Seconds, Column::Name]));
+    }
+
+    #[test]
+    fn parts_are_given_as_json_by_name() {
+        let record: Record = serde_json::from_str(
+            r#"{"schema": "coldtrace.record/1", "tool": {"name": "x", "version": "1"},
+            "run": {"id": null, "label": "x", "argv": ["x"], "cwd": null, "start": "y"},
+            "outcome": {"exit_code": 3, "signal": null, "core_dumped": false, "wall_ns": 5,
+            "stdout_bytes": null, "stderr_bytes": null}, "rusage": null, "tree": null,
+            "measurement": {"engine": "none", "times_perturbed": false, "stops": 0,
+            "cost_per_call_ns": null, "estimated_added_ns": null, "repaired": 0,
+            "events_lost": 0, "filter": "off", "filter_reason": null, "notes": []}}"#,
+        )
+        .unwrap_or_else(|error| panic!("{error}"));
+        let parts = |words: &[&str]| {
+            let args = args(words);
+            let names = args.json.clone().unwrap_or_default();
+            let text = json(&args, &names, &record).map_err(|failure| failure.message);
+            text.map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default())
+        };
+        assert_eq!(parts(&["--json=tool"]), Ok(serde_json::json!({"name": "x", "version": "1"})));
+        let two = parts(&["--json=tool,schema"]).unwrap_or_default();
+        assert_eq!(two["schema"], "coldtrace.record/1");
+        assert_eq!(two["tool"]["name"], "x");
+        assert_eq!(parts(&["--json"]).unwrap_or_default()["outcome"]["exit_code"], 3);
+        assert_eq!(parts(&["--json", "some-run"]).unwrap_or_default()["run"]["label"], "x");
+        let refused = parts(&["--json=nosuch"]).err().unwrap_or_default();
+        assert!(refused.starts_with("latest holds no part nosuch; it holds "), "{refused}");
     }
 
     #[test]

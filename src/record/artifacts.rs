@@ -1,5 +1,6 @@
 //! The `artifacts` part of a record: the files beside it in the run directory.
 
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
@@ -65,6 +66,9 @@ fn hash(path: &Path) -> io::Result<(u64, String)> {
         bytes += length as u64;
         reader.consume(length);
     }
-    let digest = hasher.finalize();
-    Ok((bytes, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+    let mut sha256 = String::new();
+    for byte in hasher.finalize() {
+        let _ = write!(sha256, "{byte:02x}"); // A string takes all.
+    }
+    Ok((bytes, sha256))
 }

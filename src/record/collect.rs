@@ -76,7 +76,14 @@ impl Collect {
             Observed { traced: &traced, counts: &counts, processes: &processes, waits, cost };
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
-        record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(snapshots.spent);
+        // The command did not need that time, and where it ended last, neither did the tree.
+        let stretched = record.outcome.wall_ns;
+        record.outcome.wall_ns = stretched.saturating_sub(snapshots.spent);
+        if let Some(tree) = &mut record.tree
+            && tree.wall_ns.is_some_and(|wall| wall <= stretched)
+        {
+            tree.wall_ns = Some(record.outcome.wall_ns);
+        }
         record.outcome.first_output_ns = output.at.map(|at| at.saturating_sub(traced.started));
         if self.snapshots != Which::Off {
             let parse = |snapshot| ProcSnapshot::of(snapshot, traced.started);

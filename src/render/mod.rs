@@ -16,6 +16,7 @@ mod grid;
 mod show;
 mod table;
 mod text;
+mod times;
 mod tree;
 mod units;
 
@@ -32,6 +33,7 @@ pub use footer::footer;
 pub use show::{processes, show, summary};
 pub use table::{TableOptions, count, groups, native_abi, table};
 pub use text::{command_line, display_width, escape, quote, shorten_middle};
+pub use times::{memory, times};
 pub use units::{bytes, counted, time};
 
 /// The width to use where there is no terminal.

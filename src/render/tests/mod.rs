@@ -8,6 +8,7 @@ mod footer;
 mod show;
 mod table;
 mod text;
+mod times;
 
 use indexmap::IndexMap;
 
