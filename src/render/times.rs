@@ -44,7 +44,7 @@ pub fn times(record: &Record, width: usize) -> String {
     let all = record.time.as_ref().filter(|_| rows.len() > 1);
     let titles = ["lived", "on CPU", "runnable", "blocked", "other"];
     let mut heads: Vec<Head> = titles.iter().map(|title| head(title, true)).collect();
-    heads.push(head("thread, blocked most in", false));
+    heads.push(head("thread: blocked most in", false));
     let mut grid = Grid::new(heads);
     let mut names = Vec::new();
     let left_out = rows.len().saturating_sub(MOST);

@@ -40,7 +40,7 @@ fn two() -> Record {
 fn threads_stand_by_their_lives_and_calls_by_the_time_blocked() {
     let text = times(&two(), 80);
     assert_tidy(&text, 80);
-    let expected = " lived  on CPU runnable blocked   other thread, blocked most in
+    let expected = " lived  on CPU runnable blocked   other thread: blocked most in
 800 ms 5.00 ms  2.00 ms  790 ms 3.00 ms 1201 sleep: clock_nanosleep
 100 ms 20.0 ms  2.00 ms 70.0 ms 8.00 ms 1200 sh: wait4
 900 ms 25.0 ms  2.00 ms  860 ms 13.0 ms all: clock_nanosleep
@@ -58,8 +58,8 @@ fn many_threads_are_cut_and_hostile_names_stay_within_the_width() {
     let mut thread = all[0].threads[0].clone();
     thread.name = Some("\u{1b}[31m".repeat(20));
     all[0].threads = vec![thread; 60];
-    let text = times(&record, 60);
-    assert_tidy(&text, 60);
+    let text = times(&record, 64);
+    assert_tidy(&text, 64);
     assert!(text.contains("... 21 more\n"), "{text}");
 }
 
