@@ -947,6 +947,7 @@ fn a_thread_that_somebody_else_traces_is_said() {
     let before = Switches(vec![(target.pid.to_string(), switches(&target.pid.to_string()))]);
     let tracer = Tracer::exact(&[target.pid]);
     before.pass_a_stop();
+    reach_state(target.pid, 'R'); // It goes on when all threads have been looked at.
     target.board.set(Word::Go, 1);
     target.board.reach(Word::Count, 200);
     let traced_by = tracing.pid;
