@@ -26,6 +26,9 @@ pub struct Args {
     /// Only the files that were mapped executable, the largest first
     #[arg(long)]
     mapped: bool,
+    /// Only where CPU time went, by mapped object and by thread
+    #[arg(long)]
+    cpu: bool,
     /// Only where it ran: kernel, machine, load, memory, container
     #[arg(long = "env")]
     environment: bool,
@@ -98,6 +101,9 @@ fn show(args: &Args) -> Result<End, Failure> {
             let mapped = record.mapped.as_deref().ok_or_else(|| missing(&args.run, "mapped"))?;
             text += &render::mapped(mapped, width);
         }
+        if args.cpu {
+            text += &render::cpu(&record, width).ok_or_else(|| missing(&args.run, "cpu"))?;
+        }
         if args.syscalls {
             text += &render::count(&record, &table);
         }
@@ -117,6 +123,7 @@ impl Args {
             (self.processes, "processes"),
             (self.files, "files"),
             (self.mapped, "mapped"),
+            (self.cpu, "cpu"),
             (self.environment, "environment"),
         ];
         parts.into_iter().filter_map(|(asked, part)| asked.then_some(part))
@@ -133,8 +140,8 @@ fn files(record: &Record, run: &str, width: usize) -> Result<String, Failure> {
 
 fn missing(run: &str, part: &str) -> Failure {
     Failure::own(format_args!(
-        "{run} holds no part {part}: it was taken by an older coldtrace, without tracing, or of some \
-         calls only (-e trace=)"
+        "{run} holds no part {part}: it was taken by an older coldtrace, without tracing, of some \
+         calls only (-e trace=), or with that part off"
     ))
 }
 

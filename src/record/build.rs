@@ -73,6 +73,7 @@ impl Record {
             processes: None,
             files: None,
             mapped: None,
+            cpu: None,
             proc: None,
         }
     }
@@ -97,6 +98,7 @@ impl Record {
             processes: None,
             files: None,
             mapped: None,
+            cpu: None,
             proc: None,
         }
     }

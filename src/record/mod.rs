@@ -3,6 +3,7 @@
 
 mod build;
 mod collect;
+mod cpu;
 mod environment;
 mod files;
 mod interpreter;
@@ -18,6 +19,7 @@ pub fn schema() -> serde_json::Value {
 
 pub use build::{Observed, syscall_rows};
 pub use collect::{Collect, Collected};
+pub use cpu::*;
 pub use environment::Environment;
 pub use files::*;
 pub use interpreter::Interpreter;

@@ -133,6 +133,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         processes: None,
         files: None,
         mapped: None,
+        cpu: None,
         proc: None,
     }
 }
