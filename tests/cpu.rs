@@ -10,7 +10,9 @@ use std::process::Command;
 use coldtrace::record::{CpuObject, CpuSamples, Record};
 use support::fixture::built;
 use support::process::{Finished, finish, start};
-use support::{Scratch, coldtrace, coldtrace_path, find_program, is_root, nobody, read_record, skip};
+use support::{
+    Scratch, coldtrace, coldtrace_path, find_program, is_root, nobody, read_record, skip,
+};
 
 /// One line of `burns`.
 #[derive(Debug)]
@@ -133,7 +135,8 @@ fn adds_up(cpu: &CpuSamples) {
     for thread in threads {
         assert_eq!(thread.samples, sum(&thread.objects), "{thread:?}");
         assert_eq!(thread.estimated_ns, thread.samples * period, "{thread:?}");
-        let kernel = thread.objects.iter().find(|o| o.object == "[kernel]").map_or(0, |o| o.samples);
+        let kernel =
+            thread.objects.iter().find(|o| o.object == "[kernel]").map_or(0, |o| o.samples);
         assert_eq!(thread.kernel_samples, cpu.kernel.unwrap_or(false).then_some(kernel));
     }
     for object in objects {
@@ -294,7 +297,8 @@ fn refused_it_says_why_and_the_command_runs() {
         assert!(reason.starts_with("perf_event_open ") && reason.contains(words_of_it), "{cpu:?}");
         assert_eq!((cpu.samples, cpu.lost, &cpu.objects, &cpu.threads), (None, None, &None, &None));
         // Unknown is null, and not left out.
-        let json: serde_json::Value = serde_json::from_str(&ran.show(&["--cpu", "--json"])).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&ran.show(&["--cpu", "--json"])).unwrap();
         for name in ["samples", "lost", "objects", "threads", "kernel", "kernel_reason"] {
             assert_eq!(json.get(name), Some(&serde_json::Value::Null), "{name}");
         }

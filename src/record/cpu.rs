@@ -193,3 +193,61 @@ impl Ids {
         alive.or(same.last()).map(|(_, id)| id.0.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tracer::perf::{Place, Told, What};
+    use crate::tracer::{Ending, Event, ImageId, Observer, ThreadId};
+
+    use super::*;
+
+    fn started(id: u32, pid: i32, at: Nanos) -> Event {
+        Event::ProcessStarted {
+            process: ProcessId(id),
+            thread: ThreadId(id),
+            pid,
+            parent: None,
+            by: None,
+            image: ImageId(0),
+            vfork: false,
+            at,
+        }
+    }
+
+    fn ended(id: u32, ending: Ending, at: Nanos) -> Event {
+        let process = ProcessId(id);
+        Event::ProcessEnded { process, ending, own: None, with_children: None, at }
+    }
+
+    #[test]
+    fn a_pid_is_the_process_that_had_it_then() {
+        let mut processes = Processes::names();
+        for event in [
+            started(0, 7, 10),
+            // The samples of a process begin before the tracer is told of it.
+            started(1, 8, 20),
+            ended(1, Ending::Exited(0), 30),
+            started(2, 8, 40),
+            ended(2, Ending::Exited(0), 50),
+            ended(0, Ending::Detached, 60),
+        ] {
+            processes.event(&event);
+        }
+        let mut profile = Profile::default();
+        for (pid, at) in [(7, 12), (8, 19), (8, 39), (7, 70), (9, 70)] {
+            if pid == 8 {
+                let what = What::Forked { pid, parent: 7, thread: false };
+                profile.tell(Told { at: at - 1, what });
+            }
+            let what = What::Sample { pid, tid: pid, place: Place::Kernel };
+            profile.tell(Told { at, what });
+        }
+        let threads = threads(&profile, &processes, 1000, true);
+        let found: Vec<_> = threads.iter().map(|t| (t.process, t.tid, t.samples)).collect();
+        assert_eq!(found, [(Some(0), 7, 2), (None, 9, 1), (Some(1), 8, 1), (Some(2), 8, 1)]);
+        assert_eq!(threads[0].estimated_ns, 2000);
+        assert_eq!(threads[0].kernel_samples, Some(2));
+        let without = super::threads(&profile, &processes, 1000, false);
+        assert!(without.iter().all(|t| t.kernel_samples.is_none()), "{without:?}");
+    }
+}

@@ -47,8 +47,11 @@ fn head(record: &Record, cpu: &CpuSamples) -> Vec<Clause> {
     let mut clauses = Vec::new();
     if let Some(totals) = record.syscalls.as_deref().map(Totals::of) {
         let (held, wall) = (scale.format(totals.wall_ns), scale.format(wall_ns));
-        let over = over_threads(totals.wall_ns, wall_ns);
-        clauses.push(Clause::one(format!("calls held {held} of wall {wall} {unit}{over}")));
+        let line = match over_threads(totals.wall_ns, wall_ns) {
+            "" => format!("calls held {held} of wall {wall} {unit}"),
+            over => format!("calls held {held} {unit}{over}, wall {wall} {unit}"),
+        };
+        clauses.push(Clause::one(line));
     }
     let Some(samples) = cpu.samples else {
         let reason = cpu.reason.as_deref().unwrap_or("the reason is not known");

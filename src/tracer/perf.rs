@@ -411,3 +411,107 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A record as perf_event_open(2) lays it out.
+    fn record(kind: u32, misc: u32, body: &[&[u8]]) -> Vec<u8> {
+        let body = body.concat();
+        let size = (HEADER + body.len()) as u16;
+        let head = [&kind.to_ne_bytes()[..], &(misc as u16).to_ne_bytes(), &size.to_ne_bytes()];
+        [head.concat(), body].concat()
+    }
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    fn longs(longs: &[u64]) -> Vec<u8> {
+        longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn records_are_read_as_the_manual_has_them() {
+        // pid 1, tid 2 at 99 ns.
+        let trailer = [words(&[1, 2]), longs(&[99])].concat();
+        let bytes = [
+            record(
+                sys::PERF_RECORD_SAMPLE,
+                sys::PERF_RECORD_MISC_USER,
+                &[&longs(&[0x55]), &trailer],
+            ),
+            record(
+                sys::PERF_RECORD_SAMPLE,
+                sys::PERF_RECORD_MISC_KERNEL,
+                &[&longs(&[7]), &trailer],
+            ),
+            record(
+                sys::PERF_RECORD_MMAP,
+                sys::PERF_RECORD_MISC_USER,
+                &[&words(&[3, 4]), &longs(&[0x1000, 0x200, 0]), b"/bin/a\0\0", &trailer],
+            ),
+            // A name alone is no exec.
+            record(sys::PERF_RECORD_COMM, 0, &[&words(&[3, 4]), b"name\0\0\0\0", &trailer]),
+            record(
+                sys::PERF_RECORD_COMM,
+                sys::PERF_RECORD_MISC_COMM_EXEC,
+                &[&words(&[3, 3]), b"name\0\0\0\0", &trailer],
+            ),
+            record(sys::PERF_RECORD_FORK, 0, &[&words(&[5, 3, 5, 4]), &longs(&[98]), &trailer]),
+            record(sys::PERF_RECORD_FORK, 0, &[&words(&[3, 3, 6, 4]), &longs(&[98]), &trailer]),
+            record(sys::PERF_RECORD_EXIT, 0, &[&words(&[5, 3, 5, 3]), &longs(&[98]), &trailer]),
+            record(sys::PERF_RECORD_LOST, 0, &[&longs(&[1, 12]), &trailer]),
+        ]
+        .concat();
+        let mut told = Vec::new();
+        parse(&bytes, &mut told);
+        assert!(told.iter().all(|told| told.at == 99), "{told:?}");
+        let what: Vec<What> = told.into_iter().map(|told| told.what).collect();
+        assert_eq!(
+            what,
+            [
+                What::Sample { pid: 1, tid: 2, place: Place::User(0x55) },
+                What::Sample { pid: 1, tid: 2, place: Place::Kernel },
+                What::Mapped { pid: 3, start: 0x1000, end: 0x1200, name: b"/bin/a".to_vec() },
+                What::Execed { pid: 3 },
+                What::Forked { pid: 5, parent: 3, thread: false },
+                What::Forked { pid: 3, parent: 3, thread: true },
+                What::Exited { pid: 5 },
+                What::Lost(12),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_frequency_that_cannot_be_is_a_reason() {
+        for hz in [0, 10_001, u32::MAX] {
+            let why = Sampler::open(1, hz).err().unwrap_or_default();
+            assert!(why.contains("1 to 10000"), "{why}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_a_processor() {
+        let cpus = online();
+        assert!(!cpus.is_empty() && cpus.iter().all(|cpu| *cpu >= 0), "{cpus:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_of_any_kind_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            parse(&bytes, &mut Vec::new());
+        }
+
+        #[test]
+        fn records_of_any_size_are_survived(kind in 0..20u32, misc in any::<u16>(), size in 0..80usize) {
+            let bytes = record(kind, misc.into(), &[&vec![0xff; size]]);
+            let mut told = Vec::new();
+            parse(&bytes, &mut told);
+            prop_assert!(told.len() <= 1);
+        }
+    }
+}

@@ -178,3 +178,140 @@ fn map(mappings: &mut Mappings, mut start: u64, mut end: u64, object: usize) {
     }
     mappings.insert(start, (end, object));
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn told(profile: &mut Profile, at: Nanos, what: What) {
+        profile.tell(Told { at, what });
+    }
+
+    fn mapped(pid: i32, start: u64, end: u64, name: &str) -> What {
+        What::Mapped { pid, start, end, name: name.into() }
+    }
+
+    fn at_address(pid: i32, tid: i32, address: u64) -> What {
+        What::Sample { pid, tid, place: Place::User(address) }
+    }
+
+    /// (pid, tid, object, samples), in order.
+    fn all(profile: &Profile) -> Vec<(i32, i32, String, u64)> {
+        let mut all = Vec::new();
+        for thread in profile.threads() {
+            for (object, samples) in profile.objects(thread) {
+                let object = String::from_utf8_lossy(object).into_owned();
+                all.push((thread.pid, thread.tid, object, samples));
+            }
+        }
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn a_child_has_its_parents_mappings_until_one_of_them_changes_its_own() {
+        let mut profile = Profile::default();
+        told(&mut profile, 1, What::Execed { pid: 7 });
+        told(&mut profile, 2, mapped(7, 0x1000, 0x3000, "/bin/sh"));
+        told(&mut profile, 3, What::Forked { pid: 8, parent: 7, thread: false });
+        told(&mut profile, 4, What::Forked { pid: 7, parent: 7, thread: true });
+        told(&mut profile, 5, mapped(7, 0x2000, 0x3000, "/lib/x.so (deleted)"));
+        for (pid, tid) in [(7, 7), (7, 9), (8, 8)] {
+            told(&mut profile, 6, at_address(pid, tid, 0x2fff));
+        }
+        told(&mut profile, 7, What::Execed { pid: 8 });
+        told(&mut profile, 8, at_address(8, 8, 0x2fff));
+        told(&mut profile, 9, at_address(7, 7, 0x3000));
+        let row = |pid, tid, object: &str| (pid, tid, object.to_owned(), 1);
+        assert_eq!(
+            all(&profile),
+            [
+                row(7, 7, "/lib/x.so"),
+                row(7, 7, "[unknown]"),
+                row(7, 9, "/lib/x.so"),
+                row(8, 8, "/bin/sh"),
+                row(8, 8, "[unknown]"),
+            ]
+        );
+    }
+
+    #[test]
+    fn places_that_are_no_files_have_names() {
+        let mut profile = Profile::default();
+        for (start, name) in [(0x1000, "//anon"), (0x2000, "[vdso]"), (0x3000, "//toolong")] {
+            told(&mut profile, 1, mapped(7, start, start + 0x1000, name));
+            told(&mut profile, 1, at_address(7, 7, start));
+        }
+        for place in [Place::Kernel, Place::Kernel, Place::Guest] {
+            told(&mut profile, 1, What::Sample { pid: 7, tid: 7, place });
+        }
+        let row = |object: &str, samples| (7, 7, object.to_owned(), samples);
+        assert_eq!(
+            all(&profile),
+            [
+                row("[anonymous]", 1),
+                row("[guest]", 1),
+                row("[kernel]", 2),
+                row("[unknown]", 1),
+                row("[vdso]", 1),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pid_that_comes_again_is_apart_and_what_ended_is_forgotten() {
+        let mut profile = Profile::default();
+        told(&mut profile, 1, What::Execed { pid: 7 });
+        for round in 1..=1000 {
+            told(&mut profile, round, What::Forked { pid: 8, parent: 7, thread: false });
+            told(&mut profile, round, What::Forked { pid: 8, parent: 8, thread: true });
+            // The leader first, then the other.
+            told(&mut profile, round, What::Exited { pid: 8 });
+            if round % 500 == 0 {
+                told(&mut profile, round, at_address(8, 9, 0));
+            }
+            told(&mut profile, round, What::Exited { pid: 8 });
+        }
+        assert_eq!(all(&profile).len(), 2, "{:?}", all(&profile));
+        assert_eq!(profile.running.keys().collect::<Vec<_>>(), [&7]);
+        told(&mut profile, 1, What::Lost(3));
+        told(&mut profile, 1, What::Lost(4));
+        assert_eq!(profile.lost, 7);
+    }
+
+    const SPACE: u64 = 64;
+
+    proptest! {
+        /// Against an array with a cell for each address.
+        #[test]
+        fn mappings_are_what_was_mapped_last(
+            maps in prop::collection::vec((0..SPACE, 0..SPACE, 0..4usize), 0..40)
+        ) {
+            let mut mappings = Mappings::new();
+            let mut cells = [None; SPACE as usize];
+            for (start, length, object) in maps {
+                let end = (start + length).min(SPACE);
+                map(&mut mappings, start, end, object);
+                for cell in start..end {
+                    cells[cell as usize] = Some(object);
+                }
+                let mut found = [None; SPACE as usize];
+                let mut last = None;
+                for (&start, &(end, object)) in &mappings {
+                    prop_assert!(start < end, "{mappings:?}");
+                    // Apart, and never two where one would do.
+                    if let Some((to, before)) = last {
+                        prop_assert!(to < start || to == start && before != object, "{mappings:?}");
+                    }
+                    last = Some((end, object));
+                    for cell in start..end {
+                        found[cell as usize] = Some(object);
+                    }
+                }
+                prop_assert_eq!(found, cells);
+            }
+        }
+    }
+}
