@@ -59,10 +59,10 @@ fn head(record: &Record, cpu: &CpuSamples) -> Vec<Clause> {
         return clauses;
     };
     let period_ns = cpu.period_ns.unwrap_or(0);
-    let sampled = scale.format(samples.saturating_mul(period_ns));
+    let time = scale.format(samples.saturating_mul(period_ns));
     let used = record.tree.as_ref().and_then(|tree| tree.user_ns?.checked_add(tree.sys_ns?));
     let used = used.map_or(String::new(), |ns| format!(" of {}", scale.format(ns)));
-    clauses.push(Clause::one(format!("CPU sampled {sampled}{used} {unit}")));
+    clauses.push(Clause::one(format!("CPU sampled {time}{used} {unit}")));
     let objects = cpu.objects.iter().flatten().filter(|object| object.object != KERNEL);
     let outside = objects.map(|object| object.estimated_ns).fold(0, u64::saturating_add);
     clauses.push(Clause::one(format!("outside calls {} {unit}", scale.format(outside))));

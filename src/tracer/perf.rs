@@ -209,12 +209,12 @@ fn rings(events: &[OwnedFd]) -> io::Result<Vec<Ring>> {
 
 /// The numbers of the processors that are online.
 fn online() -> Vec<i32> {
-    let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         Some(first.parse().ok()?..=last.parse().ok()?)
     };
-    let mut cpus: Vec<i32> = list.trim().split(',').filter_map(range).flatten().collect();
+    let mut cpus: Vec<i32> = text.trim().split(',').filter_map(range).flatten().collect();
     if cpus.is_empty() {
         let count = std::thread::available_parallelism().map_or(1, usize::from);
         cpus = (0..count as i32).collect();
