@@ -82,6 +82,14 @@ impl Tracer {
         self
     }
 
+    /// Samples a second of CPU time, 1 to 10000: 997 by default, as `coldtrace
+    /// run` takes; `None` takes none. A thread takes them while the command runs;
+    /// where they are refused the record has the reason.
+    pub fn cpu_samples(mut self, hz: Option<u32>) -> Self {
+        self.collect.cpu_samples = hz;
+        self
+    }
+
     /// Keeps the value of this environment variable in the record.
     pub fn show_env(mut self, name: impl Into<String>) -> Self {
         self.shown.push(name.into());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use coldtrace::observe::{Snapshot, Which};
 use coldtrace::record::{
-    Artifact, Collect, Collected, Environment, Interpreter, Record, Run, RunDir,
+    Artifact, Collect, Collected, CpuSamples, Environment, Interpreter, Record, Run, RunDir,
 };
 use coldtrace::render;
 use coldtrace::tracer::{Ending, Options, reason, run_untraced, was_closed};
@@ -50,6 +50,10 @@ pub struct Args {
     /// and with `all` of every process
     #[arg(long, value_name = "WHOSE", default_value = "root")]
     snapshot: Whose,
+    /// Where CPU time goes, sampled so many times a second of it (1 to 10000), or
+    /// `off`
+    #[arg(long, value_name = "HZ", value_parser = sampling, default_value = "997")]
+    cpu_samples: Sampling,
     /// Keep of each opened path where it led, if that is elsewhere
     #[arg(long)]
     resolve: bool,
@@ -63,6 +67,18 @@ enum Keep {
     Log,
     /// Only show it: the command gets coldtrace's own stdout and stderr
     Pass,
+}
+
+/// `--cpu-samples`: how many a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sampling(Option<u32>);
+
+fn sampling(text: &str) -> Result<Sampling, String> {
+    match text.parse() {
+        _ if text == "off" => Ok(Sampling(None)),
+        Ok(hz @ 1..=10_000) => Ok(Sampling(Some(hz))),
+        _ => Err("a number of 1 to 10000, or off".into()),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -94,6 +110,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     // Of some calls only, a listing would not be one.
     collect.paths = options.calls.is_all();
     collect.resolve = args.resolve;
+    collect.cpu_samples = args.cpu_samples.0;
     collect.snapshots = match args.snapshot {
         Whose::Root => Which::Root,
         Whose::All => Which::All,
@@ -181,7 +198,9 @@ impl How<'_> {
     fn run(&self, target: Target, run: Run) -> Result<Done, Failure> {
         if let (Target::Command(command), false) = (&target, self.trace) {
             let ran = run_untraced(command)?;
-            let record = Record::of_untraced(run, &ran);
+            let mut record = Record::of_untraced(run, &ran);
+            let none = |hz| CpuSamples::none(hz, "without tracing (--no-trace) none are taken");
+            record.cpu = self.collect.cpu_samples.map(none);
             return Ok(Done { record, end: ran.ending.into(), root: None });
         }
         let mut end = None;

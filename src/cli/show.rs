@@ -26,6 +26,9 @@ pub struct Args {
     /// Only the files that were mapped executable, the largest first
     #[arg(long)]
     mapped: bool,
+    /// Only where CPU time went, by mapped object and by thread
+    #[arg(long)]
+    cpu: bool,
     /// Only where it ran: kernel, machine, load, memory, container
     #[arg(long = "env")]
     environment: bool,
@@ -115,6 +118,9 @@ fn show(args: &Args) -> Result<End, Failure> {
             record.proc.as_ref().ok_or_else(|| missing(&args.run, "proc"))?;
             text += &render::memory(&record, width);
         }
+        if args.cpu {
+            text += &render::cpu(&record, width).ok_or_else(|| missing(&args.run, "cpu"))?;
+        }
         if args.syscalls {
             text += &render::count(&record, &table);
         }
@@ -134,6 +140,7 @@ impl Args {
             (self.processes, "processes"),
             (self.files, "files"),
             (self.mapped, "mapped"),
+            (self.cpu, "cpu"),
             (self.environment, "environment"),
             (self.times, "time"),
             (self.memory, "proc"),
@@ -152,8 +159,8 @@ fn files(record: &Record, run: &str, width: usize) -> Result<String, Failure> {
 
 fn missing(run: &str, part: &str) -> Failure {
     Failure::own(format_args!(
-        "{run} holds no part {part}: it was taken by an older coldtrace, without tracing, or of some \
-         calls only (-e trace=)"
+        "{run} holds no part {part}: it was taken by an older coldtrace, without tracing, of some \
+         calls only (-e trace=), or with that part off"
     ))
 }
 

@@ -2,6 +2,7 @@
 //! record will hold.
 
 mod counts;
+mod cpu;
 mod first_output;
 mod histogram;
 pub mod paths;
@@ -10,6 +11,7 @@ mod snapshots;
 mod waits;
 
 pub use counts::{By, Counts, Key, Statuses, Tally};
+pub use cpu::{CpuSampling, Profile, Sampled, ThreadSamples};
 pub use first_output::FirstOutput;
 pub use histogram::Histogram;
 pub use paths::Paths;

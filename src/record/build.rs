@@ -79,6 +79,7 @@ impl Record {
             processes: None,
             files: None,
             mapped: None,
+            cpu: None,
             proc: None,
             artifacts: None,
         }
@@ -105,6 +106,7 @@ impl Record {
             processes: None,
             files: None,
             mapped: None,
+            cpu: None,
             proc: None,
             artifacts: None,
         }

@@ -1,11 +1,13 @@
 //! A whole record of one session: all collectors, and what they make together.
 
 use crate::observe::{
-    By, Counts, FirstOutput, Paths, Processes, Snapshot, Snapshots, Statuses, Waits, Which,
+    By, Counts, CpuSampling, FirstOutput, Paths, Processes, Snapshot, Snapshots, Statuses, Waits,
+    Which,
 };
 use crate::tracer::{Cost, Observer, Traced};
 
 use super::build::Observed;
+use super::cpu::CpuSamples;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
 use super::types::{Record, Run};
@@ -24,6 +26,8 @@ pub struct Collect {
     pub resolve: bool,
     /// Whose /proc is read at the end.
     pub snapshots: Which,
+    /// Samples a second of CPU time, 1 to 10000; `None`: none are taken.
+    pub cpu_samples: Option<u32>,
 }
 
 impl Default for Collect {
@@ -34,6 +38,7 @@ impl Default for Collect {
             paths: true,
             resolve: false,
             snapshots: Which::Root,
+            cpu_samples: Some(CpuSampling::USUAL_HZ),
         }
     }
 }
@@ -70,6 +75,12 @@ impl Collect {
         if self.paths {
             observers.push(&mut paths);
         }
+        // Of a process that runs already what is mapped would not be told.
+        let attached = !run.attached.is_empty();
+        let mut cpu = self.cpu_samples.filter(|_| !attached).map(CpuSampling::new);
+        if let Some(cpu) = &mut cpu {
+            observers.push(cpu);
+        }
         let (traced, cost) = trace(&mut observers)?;
         let waits = Some(&waits);
         let seen =
@@ -85,6 +96,14 @@ impl Collect {
             tree.wall_ns = Some(record.outcome.wall_ns);
         }
         record.outcome.first_output_ns = output.at.map(|at| at.saturating_sub(traced.started));
+        record.cpu = match (cpu, self.cpu_samples) {
+            (Some(cpu), _) => Some(CpuSamples::of(cpu, &processes)),
+            (None, Some(hz)) => Some(CpuSamples::none(
+                hz,
+                "processes that were attached to are not sampled, only commands that are started",
+            )),
+            (None, None) => None,
+        };
         if self.snapshots != Which::Off {
             let parse = |snapshot| ProcSnapshot::of(snapshot, traced.started);
             record.proc = Some(snapshots.taken.iter().map(parse).collect());

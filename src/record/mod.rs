@@ -4,6 +4,7 @@
 mod artifacts;
 mod build;
 mod collect;
+mod cpu;
 mod environment;
 mod files;
 mod interpreter;
@@ -21,6 +22,7 @@ pub fn schema() -> serde_json::Value {
 pub use artifacts::Artifact;
 pub use build::{Observed, syscall_rows};
 pub use collect::{Collect, Collected};
+pub use cpu::*;
 pub use environment::Environment;
 pub use files::*;
 pub use interpreter::Interpreter;

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::artifacts::Artifact;
+use super::cpu::CpuSamples;
 use super::environment::Environment;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
@@ -55,6 +56,9 @@ pub struct Record {
     /// Every file that was mapped executable, in order of first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<Vec<MappedFile>>,
+    /// Where CPU time went, by samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuSamples>,
     /// What /proc said of processes at their ends, the root's first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc: Option<Vec<ProcSnapshot>>,

@@ -9,6 +9,7 @@
 //! blank, and nothing out of a record reaches a terminal unescaped.
 
 mod columns;
+mod cpu;
 mod environment;
 mod files;
 mod footer;
@@ -24,6 +25,7 @@ mod units;
 mod tests;
 
 pub use columns::{Column, SortKey, UnknownWord};
+pub use cpu::cpu;
 pub use environment::environment;
 pub use files::{
     FileSort, FileSource, Selection, UnknownFileSort, files, files_csv, files_json, files_null,

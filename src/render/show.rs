@@ -3,6 +3,7 @@
 use crate::record::{MappedFile, ObjectMemory, Outcome, Record, TimeShare};
 
 use super::columns::SortKey;
+use super::cpu::cpu_part;
 use super::files::{files_line, mapped_line};
 use super::footer::{
     Totals, Wall, filter, in_parentheses, lost, outlived, over_threads, parallel, repaired,
@@ -30,13 +31,17 @@ const COMMAND: usize = 16;
 /// `ru_inblock` and `ru_oublock` count these.
 const BLOCK: u64 = 512;
 
-/// The record as text: [`summary`], then the processes and the calls. Parts
-/// that the record does not hold are left out.
+/// The record as text: [`summary`], then the processes, where CPU time went, and
+/// the calls. Parts that the record does not hold are left out.
 pub fn show(record: &Record, width: usize) -> String {
     let mut out = summary(record, width);
     if let Some(tree) = tree_table(record, width) {
         out.push('\n');
         out.push_str(&tree);
+    }
+    if let Some(cpu) = cpu_part(record, width) {
+        out.push('\n');
+        out.push_str(&cpu);
     }
     if let Some(rows) = record.syscalls.as_deref() {
         out.push('\n');

@@ -19,6 +19,7 @@ mod launch;
 mod limits;
 pub mod memory;
 mod patience;
+pub mod perf;
 mod privilege;
 mod proc;
 mod repair;

@@ -1,5 +1,6 @@
 //! Hand-made records for the tests of the text output.
 
+mod cpu;
 mod files;
 mod files_machine;
 mod files_search;
@@ -135,6 +136,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         processes: None,
         files: None,
         mapped: None,
+        cpu: None,
         proc: None,
         artifacts: None,
     }
