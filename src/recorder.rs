@@ -82,7 +82,7 @@ impl Tracer {
         self
     }
 
-    /// Samples a second of CPU time, 1 to 10000: 997 by default, as `coldtrace
+    /// Samples a second of CPU time, 1 to 10000: 199 by default, as `coldtrace
     /// run` takes; `None` takes none. A thread takes them while the command runs;
     /// where they are refused the record has the reason.
     pub fn cpu_samples(mut self, hz: Option<u32>) -> Self {

@@ -52,7 +52,7 @@ pub struct Args {
     snapshot: Whose,
     /// Where CPU time goes, sampled so many times a second of it (1 to 10000), or
     /// `off`
-    #[arg(long, value_name = "HZ", value_parser = sampling, default_value = "997")]
+    #[arg(long, value_name = "HZ", value_parser = sampling, default_value = "199")]
     cpu_samples: Sampling,
     /// Keep of each opened path where it led, if that is elsewhere
     #[arg(long)]
