@@ -80,8 +80,14 @@ impl Collect {
             record.proc = Some(snapshots.taken.iter().map(parse).collect());
         }
         if self.paths {
+            record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(paths.spent);
             paths.finish();
-            record.mapped = Some(MappedFile::all(&paths, traced.started));
+            let mut mapped = MappedFile::all(&paths, traced.started);
+            let root = record.proc.iter().flatten().find(|snapshot| snapshot.process == 0);
+            if let Some(objects) = root.and_then(|root| root.objects.as_deref()) {
+                MappedFile::add_memory(&mut mapped, objects);
+            }
+            record.mapped = Some(mapped);
             record.files = Some(Files::of(&paths, traced.started));
         }
         Ok(Collected { record, traced, root: snapshots.into_root() })
