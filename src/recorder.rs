@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::observe::Which;
+use crate::observe::{Moment, Which};
 use crate::record::{Collect, Environment, Interpreter, Record, Run};
 use crate::tracer::{Command, Cost, Error, Options, trace};
 
@@ -79,6 +79,12 @@ impl Tracer {
     /// Whose /proc is read at the end: the root process's by default.
     pub fn snapshots(mut self, whose: Which) -> Self {
         self.collect.snapshots = whose;
+        self
+    }
+
+    /// Reads /proc at this moment too; may be said more than once.
+    pub fn snapshot_at(mut self, moment: Moment) -> Self {
+        self.collect.moments.push(moment);
         self
     }
 

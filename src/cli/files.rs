@@ -257,7 +257,7 @@ fn traced(args: &Args) -> Result<End, Failure> {
     args.tracing.note_selection(&mut record.measurement);
     // The calls that were counted are those of files only.
     record.syscalls = None;
-    record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(paths.spent);
+    record.take_off(paths.spent);
     record.processes = Some(seen.process_list());
     paths.finish();
     record.mapped = Some(MappedFile::all(&paths, traced.started));

@@ -1,14 +1,14 @@
 //! A whole record of one session: all collectors, and what they make together.
 
 use crate::observe::{
-    By, Counts, FirstOutput, Paths, Processes, Snapshot, Snapshots, Statuses, Which,
+    By, Counts, FirstOutput, Moment, Paths, Processes, Snapshot, Snapshots, Statuses, Which,
 };
 use crate::tracer::{Cost, Observer, Traced};
 
 use super::build::Observed;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
-use super::types::{Record, Run};
+use super::types::{MemorySample, Process, Record, Run};
 
 /// What a record is to hold, beside what every record does.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct Collect {
     pub resolve: bool,
     /// Whose /proc is read at the end.
     pub snapshots: Which,
+    /// At what else.
+    pub moments: Vec<Moment>,
 }
 
 impl Default for Collect {
@@ -34,6 +36,7 @@ impl Default for Collect {
             paths: true,
             resolve: false,
             snapshots: Which::Root,
+            moments: Vec::new(),
         }
     }
 }
@@ -45,8 +48,8 @@ pub struct Collected {
     pub record: Record,
     /// The session.
     pub traced: Traced,
-    /// What /proc said of the root at its end, as it was read.
-    pub root: Option<Snapshot>,
+    /// What /proc said, as it was read: those of the record's `proc`, in its order.
+    pub snapshots: Vec<Snapshot>,
 }
 
 impl Collect {
@@ -62,7 +65,7 @@ impl Collect {
         let mut counts = Counts::new(By::Process, self.split, self.statuses);
         let mut processes = Processes::full();
         let mut paths = Paths::new(self.resolve);
-        let mut snapshots = Snapshots::new(self.snapshots);
+        let mut snapshots = Snapshots::new(self.snapshots, &self.moments);
         let mut output = FirstOutput::default();
         let mut observers: Vec<&mut dyn Observer> =
             vec![&mut counts, &mut processes, &mut snapshots, &mut output];
@@ -73,23 +76,58 @@ impl Collect {
         let seen = Observed { traced: &traced, counts: &counts, processes: &processes, cost };
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
-        record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(snapshots.spent);
-        record.outcome.first_output_ns = output.at.map(|at| at.saturating_sub(traced.started));
-        if self.snapshots != Which::Off {
+        record.take_off(snapshots.spent.saturating_add(paths.spent));
+        record.outcome.first_output_ns = output
+            .at
+            .map(|at| at.saturating_sub(traced.started).saturating_sub(snapshots.spent_before(at)));
+        if self.snapshots != Which::Off || !self.moments.is_empty() {
             let parse = |snapshot| ProcSnapshot::of(snapshot, traced.started);
-            record.proc = Some(snapshots.taken.iter().map(parse).collect());
+            let proc: Vec<ProcSnapshot> = snapshots.taken.iter().map(parse).collect();
+            add_samples(record.processes.as_deref_mut().unwrap_or_default(), &proc);
+            record.measurement.notes.extend(not_taken(&snapshots));
+            record.proc = Some(proc);
         }
         if self.paths {
-            record.outcome.wall_ns = record.outcome.wall_ns.saturating_sub(paths.spent);
             paths.finish();
             let mut mapped = MappedFile::all(&paths, traced.started);
-            let root = record.proc.iter().flatten().find(|snapshot| snapshot.process == 0);
+            let mut all = record.proc.iter().flatten();
+            let root = all.find(|snapshot| snapshot.process == 0 && snapshot.is_of_end());
             if let Some(objects) = root.and_then(|root| root.objects.as_deref()) {
                 MappedFile::add_memory(&mut mapped, objects);
             }
             record.mapped = Some(mapped);
             record.files = Some(Files::of(&paths, traced.started));
         }
-        Ok(Collected { record, traced, root: snapshots.into_root() })
+        Ok(Collected { record, traced, snapshots: snapshots.taken })
     }
+}
+
+/// Memory at each snapshot that was asked for, among what is known of it already.
+fn add_samples(processes: &mut [Process], proc: &[ProcSnapshot]) {
+    for snapshot in proc.iter().filter(|snapshot| !snapshot.is_of_end()) {
+        let Some(process) = processes.iter_mut().find(|p| p.id == snapshot.process) else {
+            continue;
+        };
+        let memory = snapshot.memory.clone().unwrap_or_default();
+        process.memory.push(MemorySample {
+            at_ns: snapshot.at_ns,
+            event: format!("snapshot:{}", snapshot.event),
+            anon_bytes: memory.anon_bytes,
+            file_bytes: memory.file_bytes,
+            shmem_bytes: memory.shmem_bytes,
+        });
+    }
+    for process in processes {
+        process.memory.sort_by_key(|sample| sample.at_ns);
+    }
+}
+
+/// Why there are fewer snapshots than were asked for.
+fn not_taken(snapshots: &Snapshots) -> Vec<String> {
+    let missed =
+        snapshots.missed().map(|moment| format!("no snapshot at {}: it never came", moment.text()));
+    let refused = Some(snapshots.refused)
+        .filter(|&n| n > 0)
+        .map(|n| format!("{n} more snapshots were not taken: those before hold more than 64 MiB"));
+    missed.chain(refused).collect()
 }

@@ -50,7 +50,8 @@ pub struct Record {
     /// Every file that was mapped executable, in order of first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<Vec<MappedFile>>,
-    /// What /proc said of processes at their ends, the root's first.
+    /// What /proc said of processes at their ends and at what else was asked for,
+    /// in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc: Option<Vec<ProcSnapshot>>,
 }
@@ -312,7 +313,7 @@ pub struct Process {
     /// never execs (the memory is its parent's).
     pub peak_rss_bytes: Option<u64>,
     /// Its memory when an exec replaced an image, and at its end; of an exec that
-    /// failed too.
+    /// failed too. And at each snapshot of it that `--snapshot-at` asked for.
     #[serde(default)]
     pub memory: Vec<MemorySample>,
     /// Its threads, the first included.
@@ -326,7 +327,8 @@ pub struct Process {
 pub struct MemorySample {
     /// When, since the run's start.
     pub at_ns: u64,
-    /// `exec`: the image that was replaced; `exit`.
+    /// `exec`: the image that was replaced; `exit`; of a snapshot, `snapshot:` and
+    /// its event: `snapshot:exec` is the new image.
     pub event: String,
     /// Anonymous memory (RssAnon).
     pub anon_bytes: Option<u64>,

@@ -9,6 +9,7 @@ mod change;
 mod linkage;
 mod mapped;
 mod named;
+mod opened;
 mod place;
 mod resolve;
 mod rows;
@@ -27,6 +28,7 @@ use crate::tracer::{
 
 pub use brought::{Brought, By};
 pub use mapped::{Mapped, MappedEntry};
+pub use opened::{opened, opening};
 pub use place::Marks;
 pub use rows::{More, Row};
 pub use search::Searched;
@@ -426,6 +428,9 @@ impl Observer for Paths {
                 self.born(thread, tid, process, by);
             }
             Event::Entered { process, thread, tid, sys, args, at } => {
+                if !sys.info().is_some_and(names_a_file) {
+                    return; // Another collector's.
+                }
                 let entered = Entered::read(sys, args, (thread, tid), at, self.careful);
                 self.resolve_names(&entered, process);
                 let Some(state) = self.threads.get_mut(&thread) else { return };
