@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::observe::Which;
+use crate::observe::{Moment, Which};
 use crate::record::{Collect, Environment, Interpreter, Record, Run};
 use crate::tracer::{Command, Cost, Error, Options, trace};
 
@@ -87,6 +87,12 @@ impl Tracer {
     /// where they are refused the record has the reason.
     pub fn cpu_samples(mut self, hz: Option<u32>) -> Self {
         self.collect.cpu_samples = hz;
+        self
+    }
+
+    /// Reads /proc at this moment too; may be said more than once.
+    pub fn snapshot_at(mut self, moment: Moment) -> Self {
+        self.collect.moments.push(moment);
         self
     }
 

@@ -258,9 +258,10 @@ fn traced(args: &Args) -> Result<End, Failure> {
     args.tracing.note_selection(&mut record.measurement);
     // The calls that were counted are those of files only.
     record.syscalls = None;
+    record.take_off(paths.spent);
     record.processes = Some(seen.process_list());
-    record.mapped = Some(MappedFile::all(&paths, traced.started));
     paths.finish();
+    record.mapped = Some(MappedFile::all(&paths, traced.started));
     let totals = Files::without_paths(&paths, traced.started);
     let source = Collected { paths, totals, start: traced.started };
     output.after_ctrl_c(traced.ending)?;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use coldtrace::observe::{Snapshot, Which};
+use coldtrace::observe::{Moment, Snapshot, Which};
 use coldtrace::record::{
     Artifact, Collect, Collected, CpuSamples, Environment, Interpreter, Record, Run, RunDir,
 };
@@ -37,7 +37,7 @@ pub struct Args {
     output: Keep,
     /// Do not trace: the unperturbed run, without syscalls and processes
     #[arg(long, conflicts_with_all = ["expressions", "trace", "status", "successful_only",
-        "failed_only", "split", "timeout", "detach_on_exit", "pids"])]
+        "failed_only", "split", "timeout", "detach_on_exit", "pids", "snapshot_at"])]
     no_trace: bool,
     /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
     #[arg(long)]
@@ -54,6 +54,13 @@ pub struct Args {
     /// `off`
     #[arg(long, value_name = "HZ", value_parser = sampling, default_value = "199")]
     cpu_samples: Sampling,
+    /// The same at other moments, of every process with `--snapshot all`, else of
+    /// the command's: `exec`, after each; `call:NAME`, when it is first made (as
+    /// for -e trace=); `open:GLOB`, after the first open of a path that matches
+    /// (`**` crosses slashes; without any it is the file's name). May be given
+    /// more than once
+    #[arg(long, value_name = "EVENT")]
+    snapshot_at: Vec<String>,
     /// Keep of each opened path where it led, if that is elsewhere
     #[arg(long)]
     resolve: bool,
@@ -91,6 +98,15 @@ enum Whose {
     Off,
 }
 
+impl Args {
+    fn moments(&self) -> Result<Vec<Moment>, Failure> {
+        let moment = |text: &String| {
+            Moment::parse(text).map_err(|e| Failure::own(format_args!("--snapshot-at {text}: {e}")))
+        };
+        self.snapshot_at.iter().map(moment).collect()
+    }
+}
+
 /// Runs `run`.
 pub fn main(args: &Args) -> Result<End, Failure> {
     let mut target = args.tracing.target()?;
@@ -102,13 +118,13 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         run.tags.insert(key.into(), value.into());
     }
     let (options, statuses) = (args.tracing.options()?, args.tracing.statuses()?);
+    let moments = args.moments()?;
     let start = run.start.parse().map_err(Failure::own)?;
     let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
     let mut collect = Collect::default();
     collect.statuses = statuses;
     collect.split = args.split;
-    // Of some calls only, a listing would not be one.
-    collect.paths = options.calls.is_all();
+    collect.calls = options.calls.clone();
     collect.resolve = args.resolve;
     collect.cpu_samples = args.cpu_samples.0;
     collect.snapshots = match args.snapshot {
@@ -116,12 +132,13 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         Whose::All => Which::All,
         Whose::Off => Which::Off,
     };
+    collect.moments = moments;
     let how = How { tracing: &args.tracing, options, collect, trace: !args.no_trace };
     run.id = Some(dir.id().into());
     let mut environment = Environment::now(&args.env_values);
     let ran = prepare(args.output, &mut target, &dir)
         .and_then(|tee| how.run(target, run).map(|done| (done, tee)));
-    let (Done { mut record, end, root }, tee) = match ran {
+    let (Done { mut record, end, snapshots }, tee) = match ran {
         Ok(ran) => ran,
         Err(failure) => {
             dir.discard(); // Nothing was run: nothing to keep.
@@ -135,7 +152,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         record.outcome.stdout_bytes = dir.size("stdout.log");
         record.outcome.stderr_bytes = dir.size("stderr.log");
     }
-    failures.extend(root.iter().flat_map(|root| keep(root, &dir)));
+    failures.extend(keep(&snapshots, &mut record, &dir).err());
     record.artifacts = Some(Artifact::all(&dir.path()));
     let written = dir.write(&record);
     let mut output = Output::Stderr;
@@ -188,8 +205,8 @@ struct How<'a> {
 struct Done {
     record: Record,
     end: End,
-    /// What /proc said of the root at its end.
-    root: Option<Snapshot>,
+    /// What /proc said, in the order of the record.
+    snapshots: Vec<Snapshot>,
 }
 
 impl How<'_> {
@@ -201,30 +218,45 @@ impl How<'_> {
             let mut record = Record::of_untraced(run, &ran);
             let none = |hz| CpuSamples::none(hz, "without tracing (--no-trace) none are taken");
             record.cpu = self.collect.cpu_samples.map(none);
-            return Ok(Done { record, end: ran.ending.into(), root: None });
+            return Ok(Done { record, end: ran.ending.into(), snapshots: Vec::new() });
         }
         let mut end = None;
-        let Collected { mut record, root, .. } = self.collect.from(run, |observers| {
+        let Collected { mut record, snapshots, .. } = self.collect.from(run, |observers| {
             let traced = self.tracing.trace(&target, &self.options, true, observers)?;
             end = Some(target.end(&traced.0));
             drop(target);
             Ok::<_, Failure>(traced)
         })?;
         self.tracing.note_selection(&mut record.measurement);
-        Ok(Done { record, end: end.unwrap_or(End::Status(OWN_FAILURE)), root })
+        Ok(Done { record, end: end.unwrap_or(End::Status(OWN_FAILURE)), snapshots })
     }
 }
 
-/// Keeps the root's files of /proc as they were; gives what could not be written.
-fn keep(root: &Snapshot, dir: &RunDir) -> Vec<String> {
-    let write = |(name, text): &(&str, Vec<u8>)| {
-        let mut file = match dir.file(&format!("{name}.txt")) {
-            Ok(file) => file,
-            Err(e) => return Some(e.to_string()),
+/// Keeps files of /proc as they were read: the root's at its end in the run
+/// directory, those at other moments in one each. The first that cannot be
+/// written is the last: one line is enough for a disk that is full.
+fn keep(snapshots: &[Snapshot], record: &mut Record, dir: &RunDir) -> Result<(), String> {
+    let mut number = 0;
+    let parsed = record.proc.iter_mut().flatten();
+    for (snapshot, parsed) in snapshots.iter().zip(parsed) {
+        let place = if parsed.is_of_end() {
+            if parsed.process != 0 {
+                continue;
+            }
+            String::new()
+        } else {
+            number += 1;
+            let name = format!("at-{number}-{}", snapshot.event);
+            let name = dir.directory(&name).map_err(|e| e.to_string())?;
+            parsed.directory = Some(name.clone());
+            name + "/"
         };
-        let written = file.write_all(text).err();
-        written.map(|e| format!("cannot write {name}.txt: {}", reason(&e)))
-    };
-    // One line is enough for a disk that is full.
-    root.files.iter().filter_map(write).take(1).collect()
+        for (name, text) in &snapshot.files {
+            let name = format!("{place}{name}.txt");
+            let mut file = dir.file(&name).map_err(|e| e.to_string())?;
+            let written = file.write_all(text);
+            written.map_err(|e| format!("cannot write {name}: {}", reason(&e)))?;
+        }
+    }
+    Ok(())
 }

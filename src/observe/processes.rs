@@ -268,6 +268,7 @@ impl Observer for Processes {
             Event::Execing { .. }
             | Event::ThreadExiting { .. }
             | Event::Entered { .. }
+            | Event::Needed(_)
             | Event::Watched { .. } => {}
         }
     }

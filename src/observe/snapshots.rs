@@ -1,10 +1,17 @@
 //! What /proc says of a process at the end of its last live thread: its memory
-//! map, descriptors and status are still there, and nothing races with it.
+//! map, descriptors and status are still there, and nothing races with it. And at
+//! other moments, while the thread that came to it stands still.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Instant;
 
-use crate::tracer::{Event, Nanos, Observer, ProcessId};
+use crate::syscall::CallSet;
+use crate::tracer::{Call, Event, Nanos, Observer, ProcessId, ThreadId};
+
+use super::moments::{Moment, What};
+use super::paths::opened;
 
 /// Files of /proc/PID/task/TID that are kept of the root process. (Those of
 /// /proc/PID are empty by then where the leader has ended first.)
@@ -33,6 +40,10 @@ pub struct Snapshot {
     pub process: ProcessId,
     /// When.
     pub at: Nanos,
+    /// How long taking it took, ns.
+    pub took: Nanos,
+    /// What it was taken at: [`EXIT`], or the [text](Moment::text) of a moment.
+    pub event: String,
     /// Files by name, as they were read; `fd` has a line for each descriptor.
     pub files: Vec<(&'static str, Vec<u8>)>,
 }
@@ -53,7 +64,7 @@ impl Snapshot {
         if names.len() == FILES.len() {
             files.push(("fd", descriptors(&dir)));
         }
-        Self { process, at, files }
+        Self { process, at, took: 0, event: String::new(), files }
     }
 }
 
@@ -81,53 +92,185 @@ fn descriptors(dir: &str) -> Vec<u8> {
     text
 }
 
+/// Most that is kept of all snapshots but those at ends, bytes: they stay in
+/// memory until the run is over.
+const MOST_BYTES: usize = 64 << 20;
+
+/// What a snapshot at the end says of when it was taken.
+pub const EXIT: &str = "exit";
+
 /// The collector.
 #[derive(Debug, Default)]
 pub struct Snapshots {
     which: Which,
+    moments: Vec<Moment>,
     /// In order.
     pub taken: Vec<Snapshot>,
+    /// Those that were not taken: what others hold is too much.
+    pub refused: u64,
     /// Time that taking the root's took: the command did not need it, ns.
     pub spent: Nanos,
-    /// Pids, and who still runs in borrowed memory.
-    processes: std::collections::HashMap<ProcessId, (i32, bool)>,
+    /// Time that the last event took.
+    took: Nanos,
+    /// Bytes of those at moments.
+    held: usize,
+    /// Moments that have come, by number.
+    came: Vec<bool>,
+    processes: HashMap<ProcessId, Known>,
+    /// Threads in a call that opens, and their tids.
+    opening: HashMap<ThreadId, i32>,
+}
+
+/// What is known of a process.
+#[derive(Debug)]
+struct Known {
+    pid: i32,
+    /// It runs in another's memory: its parent's (vfork), or the launcher's.
+    borrowed: bool,
+    /// Moments that it has had, by number.
+    had: Vec<bool>,
 }
 
 impl Snapshots {
-    /// A collector of these.
-    pub fn new(which: Which) -> Self {
-        Self { which, ..Self::default() }
+    /// A collector of these, and of those at these moments: of every process for
+    /// [`Which::All`], else of the root.
+    pub fn new(which: Which, moments: &[Moment]) -> Self {
+        let came = vec![false; moments.len()];
+        Self { which, moments: moments.to_vec(), came, ..Self::default() }
     }
 
-    /// The root's last.
-    pub fn into_root(self) -> Option<Snapshot> {
-        self.taken.into_iter().rev().find(|snapshot| snapshot.process == ProcessId(0))
+    /// Moments that never came.
+    pub fn missed(&self) -> impl Iterator<Item = &Moment> {
+        self.moments.iter().zip(&self.came).filter_map(|(moment, came)| (!came).then_some(moment))
+    }
+
+    /// Time that taking the root's took until then, ns.
+    pub fn spent_before(&self, at: Nanos) -> Nanos {
+        let root = self.taken.iter().filter(|s| s.process == ProcessId(0) && s.at < at);
+        root.map(|snapshot| snapshot.took).sum()
+    }
+
+    fn is_meant(&self, process: ProcessId) -> bool {
+        process == ProcessId(0) || self.which == Which::All
+    }
+
+    /// Takes one of the process at each moment that this is.
+    fn moment(&mut self, process: ProcessId, tid: i32, at: Nanos, is: impl Fn(&What) -> bool) {
+        if !self.is_meant(process) {
+            return;
+        }
+        let Some(known) = self.processes.get_mut(&process).filter(|k| !k.borrowed) else { return };
+        let pid = known.pid;
+        let mut due = Vec::new();
+        for (i, moment) in self.moments.iter().enumerate() {
+            let again = matches!(moment.what, What::Exec);
+            if let Some(had) = known.had.get_mut(i)
+                && (again || !*had)
+                && is(&moment.what)
+            {
+                *had = true;
+                due.push(moment.text().to_owned());
+                if let Some(came) = self.came.get_mut(i) {
+                    *came = true;
+                }
+            }
+        }
+        for event in due {
+            if self.held > MOST_BYTES {
+                self.refused += 1;
+            } else {
+                let size = self.take(process, (pid, tid), at, event);
+                self.held = self.held.saturating_add(size);
+            }
+        }
+    }
+
+    /// Takes one; gives its size.
+    fn take(
+        &mut self,
+        process: ProcessId,
+        (pid, tid): (i32, i32),
+        at: Nanos,
+        event: String,
+    ) -> usize {
+        let begun = Instant::now();
+        let root = process == ProcessId(0);
+        let names: &[&str] = if root { &FILES } else { &FEW };
+        let snapshot = Snapshot::take(process, pid, tid, at, names);
+        let size = snapshot.files.iter().map(|(_, text)| text.len()).sum();
+        let took = begun.elapsed().as_nanos() as u64;
+        self.taken.push(Snapshot { took, event, ..snapshot });
+        self.took += took;
+        if root {
+            self.spent += took;
+        }
+        size
+    }
+
+    fn left(&mut self, call: &Call) {
+        let Some(tid) = self.opening.remove(&call.thread) else { return };
+        let paths = opened(call, tid);
+        let at = call.left.unwrap_or(0);
+        self.moment(call.process, tid, at, |what| paths.iter().any(|path| what.is_open_of(path)));
+    }
+
+    /// Whether the process may open what it has not opened yet.
+    fn awaits_open(&self, process: ProcessId) -> bool {
+        let Some(known) = self.processes.get(&process) else { return false };
+        let awaited =
+            |(moment, had): (&Moment, &bool)| !*had && matches!(moment.what, What::Open { .. });
+        self.is_meant(process) && self.moments.iter().zip(&known.had).any(awaited)
     }
 }
 
 impl Observer for Snapshots {
+    fn needs(&self) -> CallSet {
+        self.moments.iter().fold(CallSet::none(), |calls, moment| calls.union(&moment.calls()))
+    }
+
+    fn took(&self) -> Nanos {
+        self.took
+    }
+
     fn event(&mut self, event: &Event) {
+        self.took = 0;
         match *event {
-            Event::ProcessStarted { process, pid, vfork, .. } if self.which != Which::Off => {
-                self.processes.insert(process, (pid, vfork));
+            Event::ProcessStarted { process, pid, vfork, .. } => {
+                // Until its exec the root is the launcher.
+                let borrowed = vfork || process == ProcessId(0);
+                let had = vec![false; self.moments.len()];
+                self.processes.insert(process, Known { pid, borrowed, had });
             }
-            Event::Execed { process, .. } => {
-                if let Some((_, borrowed)) = self.processes.get_mut(&process) {
-                    *borrowed = false;
+            Event::Attached { process, .. } => {
+                if let Some(known) = self.processes.get_mut(&process) {
+                    known.borrowed = false;
                 }
             }
+            Event::Execed { process, pid, at, .. } => {
+                if let Some(known) = self.processes.get_mut(&process) {
+                    known.borrowed = false;
+                }
+                self.moment(process, pid, at, |what| matches!(what, What::Exec));
+            }
+            Event::Entered { process, thread, tid, sys, at, .. } => {
+                let is = |what: &What| matches!(what, What::Call(calls) if calls.contains(sys));
+                self.moment(process, tid, at, is);
+                if sys.info().is_some_and(|info| info.kind == "open") && self.awaits_open(process) {
+                    self.opening.insert(thread, tid);
+                }
+            }
+            Event::Call(ref call) | Event::Needed(ref call) => self.left(call),
             Event::ThreadExiting { process, tid, last: true, at, .. } => {
-                let Some(&(pid, borrowed)) = self.processes.get(&process) else { return };
-                let root = process == ProcessId(0);
-                if borrowed || !root && self.which != Which::All {
-                    return;
+                let known = self.processes.get(&process).filter(|known| !known.borrowed);
+                if let Some(pid) = known.map(|known| known.pid)
+                    && self.which != Which::Off
+                    && self.is_meant(process)
+                {
+                    self.take(process, (pid, tid), at, EXIT.to_owned());
                 }
-                let begun = std::time::Instant::now();
-                let names: &[&str] = if root { &FILES } else { &FEW };
-                self.taken.push(Snapshot::take(process, pid, tid, at, names));
-                if root {
-                    self.spent += begun.elapsed().as_nanos() as u64;
-                }
+            }
+            Event::ThreadEnded { thread, .. } => {
+                self.opening.remove(&thread);
             }
             Event::ProcessEnded { process, .. } => {
                 self.processes.remove(&process);

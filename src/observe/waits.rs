@@ -93,7 +93,7 @@ impl ThreadTime {
     fn call(&mut self, call: &Call) {
         let (entered, before) = match call.entered {
             Some(at) => {
-                let Some(depth) = self.inside.iter().rposition(|(then, _)| *then == at) else {
+                let Some(depth) = self.inside.iter().rposition(|(then, _)| *then <= at) else {
                     return;
                 };
                 let found = self.inside.get(depth).copied();
@@ -125,15 +125,21 @@ fn path(tid: i32) -> String {
 }
 
 /// The collector.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Waits {
     /// By thread.
     pub threads: HashMap<ThreadId, ThreadTime>,
+    calls: CallSet,
     attached: HashSet<ProcessId>,
     open: usize,
 }
 
 impl Waits {
+    /// Of the time in these calls, which are watched: more must not stop for it.
+    pub fn new(calls: CallSet) -> Self {
+        Self { threads: HashMap::new(), calls, attached: HashSet::new(), open: 0 }
+    }
+
     fn start(&mut self, process: ProcessId, thread: ThreadId, tid: i32, start: Nanos) {
         let file = if self.open < MOST_OPEN { File::open(path(tid)).ok() } else { None };
         self.open += usize::from(file.is_some());
@@ -231,11 +237,14 @@ impl Observer for Waits {
                     time.used = time.used.or(time.left);
                 }
             }
-            Event::Execing { .. } | Event::ProcessEnded { .. } | Event::Watched { .. } => {}
+            Event::Execing { .. }
+            | Event::Needed(_)
+            | Event::ProcessEnded { .. }
+            | Event::Watched { .. } => {}
         }
     }
 
     fn needs(&self) -> CallSet {
-        CallSet::all()
+        self.calls.clone()
     }
 }

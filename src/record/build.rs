@@ -85,6 +85,15 @@ impl Record {
         }
     }
 
+    /// Takes off what the command did not need: time, ns, that the tracer took
+    /// while its process had to wait.
+    pub fn take_off(&mut self, spent: Nanos) {
+        let walls = self.tree.iter_mut().filter_map(|tree| tree.wall_ns.as_mut());
+        for wall in walls.chain([&mut self.outcome.wall_ns]) {
+            *wall = wall.saturating_sub(spent);
+        }
+    }
+
     /// The record of an untraced run.
     pub fn of_untraced(run: Run, ran: &Ran) -> Self {
         Self {

@@ -1,16 +1,17 @@
 //! A whole record of one session: all collectors, and what they make together.
 
 use crate::observe::{
-    By, Counts, CpuSampling, FirstOutput, Paths, Processes, Snapshot, Snapshots, Statuses, Waits,
-    Which,
+    By, Counts, CpuSampling, FirstOutput, Moment, Paths, Processes, Snapshot, Snapshots, Statuses,
+    Waits, Which,
 };
+use crate::syscall::CallSet;
 use crate::tracer::{Cost, Observer, Traced};
 
 use super::build::Observed;
 use super::cpu::CpuSamples;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
-use super::types::{Record, Run};
+use super::types::{MemorySample, Process, Record, Run};
 
 /// What a record is to hold, beside what every record does.
 #[derive(Debug, Clone)]
@@ -20,14 +21,16 @@ pub struct Collect {
     pub statuses: Statuses,
     /// Operations of one syscall apart.
     pub split: bool,
-    /// All calls are watched: only then is a listing of paths one.
-    pub paths: bool,
+    /// Which calls are watched. Of some only, a listing of paths would not be one.
+    pub calls: CallSet,
     /// Of each opened path where it led.
     pub resolve: bool,
     /// Whose /proc is read at the end.
     pub snapshots: Which,
     /// Samples a second of CPU time, 1 to 10000; `None`: none are taken.
     pub cpu_samples: Option<u32>,
+    /// At what else.
+    pub moments: Vec<Moment>,
 }
 
 impl Default for Collect {
@@ -35,10 +38,11 @@ impl Default for Collect {
         Self {
             statuses: Statuses::ALL,
             split: false,
-            paths: true,
+            calls: CallSet::all(),
             resolve: false,
             snapshots: Which::Root,
             cpu_samples: Some(CpuSampling::USUAL_HZ),
+            moments: Vec::new(),
         }
     }
 }
@@ -50,8 +54,8 @@ pub struct Collected {
     pub record: Record,
     /// The session.
     pub traced: Traced,
-    /// What /proc said of the root at its end, as it was read.
-    pub root: Option<Snapshot>,
+    /// What /proc said, as it was read: those of the record's `proc`, in its order.
+    pub snapshots: Vec<Snapshot>,
 }
 
 impl Collect {
@@ -67,12 +71,12 @@ impl Collect {
         let mut counts = Counts::new(By::Process, self.split, self.statuses);
         let mut processes = Processes::full();
         let mut paths = Paths::new(self.resolve);
-        let mut snapshots = Snapshots::new(self.snapshots);
+        let mut snapshots = Snapshots::new(self.snapshots, &self.moments);
         let mut output = FirstOutput::default();
-        let mut waits = Waits::default();
+        let mut waits = Waits::new(self.calls.clone());
         let mut observers: Vec<&mut dyn Observer> =
             vec![&mut waits, &mut counts, &mut processes, &mut snapshots, &mut output];
-        if self.paths {
+        if self.calls.is_all() {
             observers.push(&mut paths);
         }
         // Of a process that runs already what is mapped would not be told.
@@ -87,15 +91,11 @@ impl Collect {
             Observed { traced: &traced, counts: &counts, processes: &processes, waits, cost };
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
-        // The command did not need that time, and where it ended last, neither did the tree.
-        let stretched = record.outcome.wall_ns;
-        record.outcome.wall_ns = stretched.saturating_sub(snapshots.spent);
-        if let Some(tree) = &mut record.tree
-            && tree.wall_ns.is_some_and(|wall| wall <= stretched)
-        {
-            tree.wall_ns = Some(record.outcome.wall_ns);
-        }
-        record.outcome.first_output_ns = output.at.map(|at| at.saturating_sub(traced.started));
+        let spent = snapshots.spent.saturating_add(paths.spent);
+        record.take_off(spent);
+        record.outcome.first_output_ns = output
+            .at
+            .map(|at| at.saturating_sub(traced.started).saturating_sub(snapshots.spent_before(at)));
         record.cpu = match (cpu, self.cpu_samples) {
             (Some(cpu), _) => Some(CpuSamples::of(cpu, &processes)),
             (None, Some(hz)) => Some(CpuSamples::none(
@@ -104,15 +104,54 @@ impl Collect {
             )),
             (None, None) => None,
         };
-        if self.snapshots != Which::Off {
+        if self.snapshots != Which::Off || !self.moments.is_empty() {
             let parse = |snapshot| ProcSnapshot::of(snapshot, traced.started);
-            record.proc = Some(snapshots.taken.iter().map(parse).collect());
+            let proc: Vec<ProcSnapshot> = snapshots.taken.iter().map(parse).collect();
+            add_samples(record.processes.as_deref_mut().unwrap_or_default(), &proc);
+            record.measurement.notes.extend(not_taken(&snapshots));
+            record.proc = Some(proc);
         }
-        if self.paths {
+        if self.calls.is_all() {
             paths.finish();
-            record.mapped = Some(MappedFile::all(&paths, traced.started));
+            let mut mapped = MappedFile::all(&paths, traced.started);
+            let mut all = record.proc.iter().flatten();
+            let root = all.find(|snapshot| snapshot.process == 0 && snapshot.is_of_end());
+            if let Some(objects) = root.and_then(|root| root.objects.as_deref()) {
+                MappedFile::add_memory(&mut mapped, objects);
+            }
+            record.mapped = Some(mapped);
             record.files = Some(Files::of(&paths, traced.started));
         }
-        Ok(Collected { record, traced, root: snapshots.into_root() })
+        Ok(Collected { record, traced, snapshots: snapshots.taken })
     }
+}
+
+/// Memory at each snapshot that was asked for, among what is known of it already.
+fn add_samples(processes: &mut [Process], proc: &[ProcSnapshot]) {
+    for snapshot in proc.iter().filter(|snapshot| !snapshot.is_of_end()) {
+        let Some(process) = processes.iter_mut().find(|p| p.id == snapshot.process) else {
+            continue;
+        };
+        let memory = snapshot.memory.clone().unwrap_or_default();
+        process.memory.push(MemorySample {
+            at_ns: snapshot.at_ns,
+            event: format!("snapshot:{}", snapshot.event),
+            anon_bytes: memory.anon_bytes,
+            file_bytes: memory.file_bytes,
+            shmem_bytes: memory.shmem_bytes,
+        });
+    }
+    for process in processes {
+        process.memory.sort_by_key(|sample| sample.at_ns);
+    }
+}
+
+/// Why there are fewer snapshots than were asked for.
+fn not_taken(snapshots: &Snapshots) -> Vec<String> {
+    let missed =
+        snapshots.missed().map(|moment| format!("no snapshot at {}: it never came", moment.text()));
+    let refused = Some(snapshots.refused)
+        .filter(|&n| n > 0)
+        .map(|n| format!("{n} more snapshots were not taken: those before hold more than 64 MiB"));
+    missed.chain(refused).collect()
 }

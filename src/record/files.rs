@@ -142,6 +142,30 @@ pub struct MappedFile {
     pub processes: Vec<u64>,
     /// Whether a process had it mapped at its end.
     pub at_exit: bool,
+    /// Resident anonymous memory of it in the root process at its end: pages that
+    /// were written to. Absent where no snapshot of that was taken, and where it
+    /// was not mapped any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_anon_bytes: Option<u64>,
+    /// Resident file-backed memory of it there: pages as the file has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_file_bytes: Option<u64>,
+    /// How it came in; more than one word where programs differ. `exec`: it is the
+    /// program. `loader`: the kernel mapped it for the program (PT_INTERP).
+    /// `preload`: LD_PRELOAD names it. `needed`: one of `needed_by` was mapped
+    /// before it. `dlopen`: none was, which is told of dlopen(3) as a rule, and of
+    /// an mmap of the program's own, LD_AUDIT, /etc/ld.so.preload and a program
+    /// given to the loader by name as well. `mmap`: it is no ELF file that can be
+    /// loaded. Absent where that is not known: it or one before it could not be read,
+    /// or it was there before the process was attached to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub came_by: Option<Vec<String>>,
+    /// Paths of the mapped files whose DT_NEEDED names it, by its DT_SONAME or by
+    /// the name of its file or of a link that it was opened by; in order of first
+    /// use. Of a program's files only: two programs do not need each other's.
+    /// Absent where there may be some that nobody knows of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needed_by: Option<Vec<String>>,
     /// The CUDA library that it is, by its name: `libcudart`, `libcublas`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda: Option<String>,

@@ -1,5 +1,6 @@
 //! How the `files` and `mapped` parts are made of what was observed.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use base64::Engine;
@@ -11,6 +12,7 @@ use crate::syscall::errno::errno_label;
 use crate::tracer::Nanos;
 
 use super::files::{FileRow, Files, MappedFile, Search};
+use super::proc::ObjectMemory;
 
 impl Files {
     /// All of it; the collector has [finished](Paths::finish).
@@ -81,11 +83,13 @@ impl Search {
 }
 
 impl MappedFile {
-    /// All of a run, in order of first use.
+    /// All of a run, in order of first use; the collector has
+    /// [finished](Paths::finish).
     pub fn all(paths: &Paths, start: Nanos) -> Vec<Self> {
-        let file = |(path, entry): (&Vec<u8>, &crate::observe::paths::MappedEntry)| {
+        let mapped = &paths.mapped;
+        let files = mapped.files.iter().enumerate().map(|(i, (path, entry))| {
             let (path, path_bytes) = text(path);
-            Self {
+            let mut file = Self {
                 cuda: cuda(&path),
                 path,
                 path_bytes,
@@ -93,9 +97,39 @@ impl MappedFile {
                 first_ns: entry.first.saturating_sub(start),
                 processes: entry.processes.iter().map(|process| process.0.into()).collect(),
                 at_exit: entry.at_exit,
+                ..Self::default()
+            };
+            if let Some(brought) = mapped.brought.get(i) {
+                let words = || brought.by.iter().map(|by| by.word().to_owned()).collect();
+                file.came_by = (!brought.by.is_empty()).then(words);
+                let known = !brought.needed_by.is_empty() || !brought.maybe_more;
+                let needers = || {
+                    let path = |i: &usize| Some(text(mapped.files.get_index(*i)?.0).0);
+                    brought.needed_by.iter().filter_map(path).collect()
+                };
+                file.needed_by = known.then(needers);
             }
+            file
+        });
+        files.collect()
+    }
+
+    /// Adds what a snapshot of the root at its end says of their memory.
+    pub fn add_memory(files: &mut [Self], objects: &[ObjectMemory]) {
+        let path = |object: &str| {
+            // The kernel writes newlines so, and adds to names that are gone.
+            object.strip_suffix(" (deleted)").unwrap_or(object).replace("\\012", "\n")
         };
-        paths.mapped.0.iter().map(file).collect()
+        let mut resident: HashMap<String, (u64, u64)> = HashMap::new();
+        for object in objects {
+            let (anon, file) = resident.entry(path(&object.object)).or_default();
+            *anon = anon.saturating_add(object.anon_bytes);
+            *file = file.saturating_add(object.file_bytes);
+        }
+        for file in files {
+            let (anon, backed) = resident.get(&file.path).copied().unzip();
+            (file.resident_anon_bytes, file.resident_file_bytes) = (anon, backed);
+        }
     }
 }
 

@@ -1,21 +1,30 @@
-//! The `proc` part: what /proc said of a process at its end, parsed.
+//! The `proc` part: what /proc said of a process at its end, and at other moments,
+//! parsed.
 
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::observe::Snapshot;
+use crate::observe::{EXIT, Snapshot};
 use crate::tracer::Nanos;
 
-/// One process at the end of its last thread. What could not be read is null.
+/// One process at one moment. What could not be read is null.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcSnapshot {
     /// Whose: an id of `processes`.
     pub process: u64,
-    /// What it was taken at: `exit`.
+    /// What it was taken at: `exit`, the end of its last thread; or, as
+    /// `--snapshot-at` names it, `exec`: right after one; `call:NAME`: as it entered
+    /// that call for the first time; `open:GLOB`: right after the first open of a
+    /// path that matches.
     pub event: String,
     /// When, since the run's start.
     pub at_ns: u64,
+    /// The directory, in that of the run, where its files are as they were read.
+    /// Absent for those at ends: the root's lie beside the record, others are not
+    /// kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// Its memory.
     pub memory: Option<Memory>,
     /// Resident memory by object (a file, `[heap]`, `[stack]`, `[anonymous]`),
@@ -52,7 +61,7 @@ pub struct Memory {
     pub pss_bytes: Option<u64>,
     /// Largest resident set of this image (VmHWM).
     pub peak_rss_bytes: Option<u64>,
-    /// Threads (1 at the end).
+    /// Threads (1 at its end).
     pub threads: Option<u64>,
 }
 
@@ -88,12 +97,18 @@ pub struct Limit {
 }
 
 impl ProcSnapshot {
+    /// Whether it is of a process's end.
+    pub fn is_of_end(&self) -> bool {
+        self.event == EXIT
+    }
+
     /// From what was read.
     pub fn of(snapshot: &Snapshot, start: Nanos) -> Self {
         let text = |name: &str| snapshot.file(name).map(String::from_utf8_lossy);
         Self {
             process: snapshot.process.0.into(),
-            event: "exit".into(),
+            event: snapshot.event.clone(),
+            directory: None,
             at_ns: snapshot.at.saturating_sub(start),
             memory: text("status").map(|status| {
                 let rollup = text("smaps_rollup").unwrap_or_default();

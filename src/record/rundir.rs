@@ -96,6 +96,18 @@ impl RunDir {
         create(&path).map_err(failed("write", &path))
     }
 
+    /// Makes a directory in it, for files of such names; gives its name.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn directory(&self, name: &str) -> Result<String, RunDirError> {
+        let name = safe(name);
+        let path = self.path().join(&name);
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(failed("make the directory", &path))?;
+        Ok(name)
+    }
+
     /// Bytes of a file in it.
     pub fn size(&self, name: &str) -> Option<u64> {
         fs::metadata(self.path().join(name)).ok().map(|m| m.len())

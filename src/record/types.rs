@@ -59,7 +59,8 @@ pub struct Record {
     /// Where CPU time went, by samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuSamples>,
-    /// What /proc said of processes at their ends, the root's first.
+    /// What /proc said of processes at their ends and at what else was asked for,
+    /// in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc: Option<Vec<ProcSnapshot>>,
     /// The files beside it in the run directory.
@@ -325,7 +326,7 @@ pub struct Process {
     /// execs (the memory is its parent's).
     pub peak_rss_bytes: Option<u64>,
     /// Its memory when an exec replaced an image, and at its end; of an exec that
-    /// failed too.
+    /// failed too. And at each snapshot of it that `--snapshot-at` asked for.
     #[serde(default)]
     pub memory: Vec<MemorySample>,
     /// Its threads, the first included.
@@ -339,7 +340,8 @@ pub struct Process {
 pub struct MemorySample {
     /// When, since the run's start.
     pub at_ns: u64,
-    /// `exec`: the image that was replaced; `exit`.
+    /// `exec`: the image that was replaced; `exit`; of a snapshot, `snapshot:` and
+    /// its event: `snapshot:exec` is the new image.
     pub event: String,
     /// Anonymous memory (RssAnon).
     pub anon_bytes: Option<u64>,

@@ -1,6 +1,6 @@
 //! `show`: a record as a page of text.
 
-use crate::record::{MappedFile, ObjectMemory, Outcome, Record, TimeShare};
+use crate::record::{MappedFile, ObjectMemory, Outcome, ProcSnapshot, Record, TimeShare};
 
 use super::columns::SortKey;
 use super::cpu::cpu_part;
@@ -93,6 +93,7 @@ pub fn summary(record: &Record, width: usize) -> String {
     let mapped = |files: &Vec<MappedFile>| mapped_line(files, room);
     line("mapped", record.mapped.as_ref().map_or(Vec::new(), mapped));
     line("memory", memory(record));
+    line("proc", snapshots(record));
     line("faults", faults(record));
     line("I/O", io(record));
     line("tree", tree(record));
@@ -268,7 +269,8 @@ fn memory(record: &Record) -> Vec<Clause> {
         (None, None) => return Vec::new(),
     };
     let mut clauses = vec![Clause::one(line)];
-    let root = record.proc.as_ref().and_then(|all| all.iter().find(|p| p.process == 0));
+    let mut ends = record.proc.iter().flatten().filter(|snapshot| snapshot.is_of_end());
+    let root = ends.find(|snapshot| snapshot.process == 0);
     if let Some(memory) = root.and_then(|root| root.memory.as_ref())
         && let (Some(anon), Some(file)) = (memory.anon_bytes, memory.file_bytes)
     {
@@ -286,6 +288,34 @@ fn memory(record: &Record) -> Vec<Clause> {
         clauses.extend(largest(objects, "file-backed", |o| o.file_bytes));
     }
     clauses
+}
+
+/// The snapshots that were asked for beside those at ends: how many, where, and
+/// what the command had resident at each.
+fn snapshots(record: &Record) -> Vec<Clause> {
+    const SHOWN: usize = 4;
+    let all: Vec<&ProcSnapshot> =
+        record.proc.iter().flatten().filter(|snapshot| !snapshot.is_of_end()).collect();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let own: Vec<_> = all.iter().filter(|snapshot| snapshot.process == 0).collect();
+    let count = counted(all.len() as u64, "snapshot");
+    let of = (own.len() < all.len()).then(|| format!("{} of the command itself", own.len()));
+    let kept = all.iter().any(|snapshot| snapshot.directory.is_some());
+    let place = kept.then(|| "files in at-*".to_owned());
+    let head = Clause::list([count].into_iter().chain(of).chain(place).collect());
+    let each = own.iter().take(SHOWN).map(|snapshot| {
+        let resident = snapshot.memory.as_ref().and_then(|memory| {
+            let shared = memory.shmem_bytes.unwrap_or(0);
+            Some(memory.anon_bytes?.saturating_add(memory.file_bytes?).saturating_add(shared))
+        });
+        let resident = resident.map_or(String::new(), |n| format!(": {} resident", bytes(n)));
+        Clause::words(&format!("{} after {}{resident}", snapshot.event, time(snapshot.at_ns)))
+    });
+    let more = own.len().saturating_sub(SHOWN);
+    let more = (more > 0).then(|| Clause::one(format!("{more} more")));
+    [head].into_iter().chain(each).chain(more).collect()
 }
 
 /// Whose most of a kind of memory is.

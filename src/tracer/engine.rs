@@ -99,6 +99,11 @@ pub struct End {
     pub notes: Vec<String>,
 }
 
+/// The calls that some collector needs.
+pub fn needed_by(observers: &[&mut dyn Observer]) -> CallSet {
+    observers.iter().fold(CallSet::none(), |needed, o| needed.union(&o.needs()))
+}
+
 impl<'a, 'o> Engine<'a, 'o> {
     /// An engine that follows nothing yet. From now on it takes the tracer's
     /// signals: the command must have been forked before.
@@ -110,7 +115,7 @@ impl<'a, 'o> Engine<'a, 'o> {
         observers: &'a mut [&'o mut dyn Observer],
     ) -> Self {
         let needs: Vec<CallSet> = observers.iter().map(|o| o.needs()).collect();
-        let needed = needs.iter().fold(CallSet::none(), CallSet::union);
+        let needed = needed_by(observers);
         let mut limits = Limits::default();
         let start = now();
         if let Some(timeout) = options.timeout {
@@ -331,9 +336,12 @@ impl<'a, 'o> Engine<'a, 'o> {
 
     /// Tells the collectors, then does what was decided.
     fn carry_out(&mut self) {
-        self.tell();
+        let took = self.tell();
         for i in 0..self.out.actions.len() {
             if let Some(&(tid, action)) = self.out.actions.get(i) {
+                if took > 0 {
+                    self.tasks.excuse(tid, took);
+                }
                 self.act(tid, action);
             }
         }
@@ -347,15 +355,19 @@ impl<'a, 'o> Engine<'a, 'o> {
         }
     }
 
-    fn tell(&mut self) {
+    /// Tells the collectors; gives how much longer they took than they usually do.
+    fn tell(&mut self) -> Nanos {
+        let mut took = 0;
         for event in &self.out.events {
             for (observer, needs) in self.observers.iter_mut().zip(&self.needs) {
                 if !matches!(event, Event::Entered { sys, .. } if !needs.contains(*sys)) {
                     observer.event(event);
+                    took += observer.took();
                 }
             }
         }
         self.out.events.clear();
+        took
     }
 
     fn act(&mut self, tid: i32, action: Action) {

@@ -227,6 +227,8 @@ pub enum Event {
     },
     /// A call ended (or will never).
     Call(Call),
+    /// The same of a call that was not asked for, and that an observer needs.
+    Needed(Call),
     /// A thread is at its exit stop: memory map and status are still there.
     ThreadExiting {
         /// Its process.
@@ -269,8 +271,15 @@ pub trait Observer {
     /// Takes one event.
     fn event(&mut self, event: &Event);
 
-    /// The calls of which it needs the arguments, and so [`Event::Entered`].
+    /// The calls of which it needs the arguments, and so [`Event::Entered`]; they
+    /// stop whatever was asked for.
     fn needs(&self) -> CallSet {
         CallSet::none()
+    }
+
+    /// How long it took over the last event, ns, where that is much longer than a
+    /// stop takes: the call that the task is in is not charged with it.
+    fn took(&self) -> Nanos {
+        0
     }
 }

@@ -50,7 +50,7 @@ pub use launch::Command;
 pub use launch::high;
 #[doc(hidden)]
 pub use patience::patiently;
-pub use proc::{Link, Status, follow, is_there, real};
+pub use proc::{Link, Status, follow, is_there, open_descriptor, open_file, real};
 pub use seccomp::MAKING_IOCTLS;
 pub use session::{FilterState, Options, Traced, attach, trace};
 #[doc(hidden)]

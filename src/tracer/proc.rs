@@ -2,8 +2,10 @@
 //! and the file system below its root.
 
 use std::ffi::CString;
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 
 use super::patience::patiently;
 
@@ -104,6 +106,27 @@ pub fn is_there(tid: i32, path: &[u8]) -> bool {
     open(tid, path, libc::O_NOFOLLOW).is_some()
 }
 
+/// The regular file `path` below a task's root, opened to be read. The file
+/// system is asked, and waited for: see [`patiently`].
+pub fn open_file(tid: i32, path: &[u8]) -> Option<File> {
+    let handle = open_now(tid, &CString::new(path).ok()?, libc::O_NOFOLLOW, 0).ok()?;
+    let is_regular = link_of(&handle)?.mode & libc::S_IFMT == libc::S_IFREG;
+    // By the handle: another file of that name cannot come between.
+    is_regular.then(|| reopen(&format!("/proc/self/fd/{}", handle.as_raw_fd())))?
+}
+
+/// The file behind a task's descriptor, opened to be read; as [`open_file`].
+pub fn open_descriptor(tid: i32, fd: i32) -> Option<File> {
+    let link = Link::read(tid, &format!("fd/{fd}"))?;
+    let is_regular = link.mode & libc::S_IFMT == libc::S_IFREG;
+    is_regular.then(|| reopen(&format!("/proc/{tid}/fd/{fd}")))?
+}
+
+fn reopen(link: &str) -> Option<File> {
+    // Whoever holds a lease on it is not waited for.
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(link).ok()
+}
+
 fn link_of(file: &OwnedFd) -> Option<Link> {
     Link::read(std::process::id() as i32, &format!("fd/{}", file.as_raw_fd()))
 }
@@ -122,7 +145,7 @@ fn open(tid: i32, path: &[u8], flags: i32) -> Option<OwnedFd> {
 
 fn open_now(tid: i32, path: &CString, flags: i32, how_to: u64) -> Result<OwnedFd, i32> {
     let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(0);
-    let root = std::fs::File::open(format!("/proc/{tid}/root")).map_err(errno)?;
+    let root = File::open(format!("/proc/{tid}/root")).map_err(errno)?;
     // SAFETY: all-zero bytes are a valid open_how, which the kernel reads; the
     // path ends in NUL and lives through the call; the descriptor is ours.
     unsafe {

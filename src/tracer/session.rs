@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::syscall::CallSet;
 
 use super::calibrate::Cost;
-use super::engine::{End, Engine};
+use super::engine::{End, Engine, needed_by};
 use super::error::{Error, os, refused};
 use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, now};
@@ -114,7 +114,7 @@ pub fn trace(
     options: &Options,
     observers: &mut [&mut dyn Observer],
 ) -> Result<Traced, Error> {
-    let (filter, state) = choose_filter(options);
+    let (filter, state) = choose_filter(options, &needed_by(observers));
     let strangers = kernel::has_children();
     let launched = launch(command, filter.as_ref())?;
     let root = launched.pid;
@@ -217,7 +217,7 @@ fn traced(end: End, started: Nanos) -> Traced {
     }
 }
 
-fn choose_filter(options: &Options) -> (Option<Filter>, FilterState) {
+fn choose_filter(options: &Options, needed: &CallSet) -> (Option<Filter>, FilterState) {
     if options.calls.is_all() {
         return (None, FilterState::Off);
     }
@@ -232,7 +232,8 @@ fn choose_filter(options: &Options) -> (Option<Filter>, FilterState) {
              filter of its own could report them",
         );
     }
-    match Filter::stopping(&options.calls, options.only_makers) {
+    let stopping = options.calls.clone().union(needed);
+    match Filter::stopping(&stopping, options.only_makers) {
         Some(filter) => (Some(filter), FilterState::Installed),
         None => refused("the set of calls is too scattered"),
     }

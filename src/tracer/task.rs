@@ -183,6 +183,13 @@ impl Task {
         self.current.as_ref()
     }
 
+    /// The call that it is in began so much later, ns: it was kept from it.
+    pub fn excuse(&mut self, took: Nanos) {
+        if let Some(entered) = self.current.as_mut().and_then(|call| call.entered.as_mut()) {
+            *entered = entered.saturating_add(took);
+        }
+    }
+
     /// From its next stop on, it is followed so.
     pub fn set_follow(&mut self, follow: Follow) {
         self.follow = follow;

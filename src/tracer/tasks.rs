@@ -206,6 +206,13 @@ impl Tasks {
         Some(self.groups.get(&self.slots.get(&tid)?.process)?.pid)
     }
 
+    /// The tracer took so long, ns, before the call went on that a thread is in.
+    pub fn excuse(&mut self, tid: i32, took: Nanos) {
+        if let Some(slot) = self.slots.get_mut(&tid) {
+            slot.task.excuse(took);
+        }
+    }
+
     /// Whether a signal's disposition matters to this thread now.
     pub fn wants_disposition(&self, tid: i32) -> bool {
         self.slots.get(&tid).is_some_and(|s| s.task.wants_disposition())
@@ -335,9 +342,9 @@ impl Tasks {
     pub fn time_is_over(&mut self, tid: i32, value: i64, at: Nanos, out: &mut Outbox) {
         let Some(slot) = self.slots.get_mut(&tid) else { return };
         let caller = slot.caller();
-        let (wanted, events) = (&self.wanted, &mut out.events);
+        let (told, events) = ((&self.wanted, &self.needed), &mut out.events);
         slot.task.time_is_over(value, at, &mut |settled| {
-            tell(wanted, events, caller, &settled);
+            tell(told, events, caller, &settled);
         });
     }
 
@@ -422,11 +429,11 @@ impl Tasks {
             group.stopping = stopping;
         }
         let was_inside = slot.task.current().is_some();
-        let (wanted, events) = (&self.wanted, &mut out.events);
+        let (told, events) = ((&self.wanted, &self.needed), &mut out.events);
         let mut filtered = false;
         let action = slot.task.step(stop, at, &mut |settled| {
             filtered |= installs_filter(&settled);
-            tell(wanted, events, caller, &settled);
+            tell(told, events, caller, &settled);
         });
         if let Stop::Entry(entry) | Stop::Seccomp(entry) = stop
             && self.needed.contains(entry.sys)
@@ -472,8 +479,8 @@ impl Tasks {
 
     fn finish_task(&mut self, slot: &mut Slot, at: Nanos, out: &mut Outbox) {
         let caller = slot.caller();
-        let (wanted, events) = (&self.wanted, &mut out.events);
-        slot.task.end(at, &mut |settled| tell(wanted, events, caller, &settled));
+        let (told, events) = ((&self.wanted, &self.needed), &mut out.events);
+        slot.task.end(at, &mut |settled| tell(told, events, caller, &settled));
     }
 
     fn exiting_now(&mut self, tid: i32, at: Nanos, out: &mut Outbox) {
@@ -562,28 +569,31 @@ fn stops_process(stop: &Stop) -> Option<bool> {
 }
 
 fn tell(
-    wanted: &CallSet,
+    (wanted, needed): (&CallSet, &CallSet),
     events: &mut Vec<Event>,
     (process, thread, image): (ProcessId, ThreadId, ImageId),
     settled: &Settled,
 ) {
     let Settled { call, left, cut, outcome } = *settled;
     let sys = call.entry.sys;
-    if wanted.contains(sys) {
-        events.push(Event::Call(Call {
-            process,
-            thread,
-            image,
-            sys,
-            args: call.entry.args,
-            entered: call.entered,
-            left,
-            cut,
-            outcome,
-            restarts: call.restarts,
-            repaired: call.repaired,
-        }));
-    }
+    let event = match (wanted.contains(sys), needed.contains(sys)) {
+        (true, _) => Event::Call,
+        (false, true) => Event::Needed,
+        (false, false) => return,
+    };
+    events.push(event(Call {
+        process,
+        thread,
+        image,
+        sys,
+        args: call.entry.args,
+        entered: call.entered,
+        left,
+        cut,
+        outcome,
+        restarts: call.restarts,
+        repaired: call.repaired,
+    }));
 }
 
 /// Whether the program has put itself under a seccomp filter with this call.

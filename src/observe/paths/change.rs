@@ -144,7 +144,9 @@ impl Paths {
             Resolved::Path { .. } => None,
         });
         let Some(row) = row else { return };
-        let size = self.mapped.by_descriptor(thread.tid, fd, thread.process, end.at);
+        let Some((path, marks, _)) = self.rows.get(row) else { return };
+        let file = (thread.tid, fd);
+        let size = self.mapped.by_descriptor(file, (path, marks), thread.process, end.at);
         if let Some(row) = self.rows.get_mut(row) {
             let more = row.more_mut();
             more.mapped = more.mapped.max(size);

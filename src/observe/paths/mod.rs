@@ -4,9 +4,12 @@
 //! A call's names are read at its entry, while memory is as it was; rows are
 //! filled when it ends, once it is known what became of it.
 
+mod brought;
 mod change;
+mod linkage;
 mod mapped;
 mod named;
+mod opened;
 mod place;
 mod resolve;
 mod rows;
@@ -16,19 +19,23 @@ mod table;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 use crate::syscall::{Abi, CallInfo, CallSet, ReturnRole, Role, Sys};
 use crate::tracer::{
     Call, Event, Link, MAKING_IOCTLS, Nanos, Observer, Outcome, ProcessId, ThreadId, is_there, real,
 };
 
+pub use brought::{Brought, By};
 pub use mapped::{Mapped, MappedEntry};
+pub use opened::{opened, opening};
 pub use place::Marks;
 pub use rows::{More, Row};
 pub use search::Searched;
 
+use mapped::When;
 use named::{Entered, Memory, Name};
-use place::Place;
+use place::{Base, Place};
 use rows::Rows;
 use search::{Look, Searches};
 use table::Table;
@@ -50,6 +57,9 @@ pub struct Paths {
     /// The rows by first use, once it is known that there are no more: a call
     /// counts when it ends, and others may have begun and ended in between.
     order: Vec<u32>,
+    /// Time that looking at the root's mappings at its end took: the command did
+    /// not need it, ns.
+    pub spent: Nanos,
     /// A traced process may serve what others fault on (FUSE, userfaultfd).
     careful: bool,
     /// Directories may have other names than those that they were opened by.
@@ -158,7 +168,7 @@ impl Paths {
         self.rows.get(*self.order.get(i)?)
     }
 
-    /// The run is over: puts rows in order, closes searches.
+    /// The run is over: puts rows in order, closes searches, judges mappings.
     pub fn finish(&mut self) {
         let rows = &self.rows;
         // A directory that only led to others, and what was closed unused, are none.
@@ -166,11 +176,18 @@ impl Paths {
         self.order = (0..rows.len() as u32).filter(used).collect();
         self.order.sort_by_key(|&row| rows.get(row).map(|(_, _, row)| row.first));
         self.searches.finish();
+        self.mapped.judge();
     }
 
     /// The searches, in order, once they are closed.
     pub fn searches(&self) -> &[Searched] {
         self.searches.done()
+    }
+
+    /// The root directory of a thread.
+    fn root(&self, id: ThreadId) -> Base {
+        let thread = self.threads.get(&id);
+        thread.map(|t| t.place.borrow_mut().root(t.tid).clone()).unwrap_or_default()
     }
 
     fn call(&mut self, call: &Call) {
@@ -379,6 +396,11 @@ fn names_a_file(info: &CallInfo) -> bool {
         || matches!(info.name, "seccomp" | "bpf" | "socketcall")
 }
 
+/// The file that a process runs.
+fn program(pid: i32) -> Vec<u8> {
+    Link::read(pid, "exe").map(|exe| exe.path).unwrap_or_default()
+}
+
 /// Calls after which paths lead from elsewhere.
 fn is_move(name: &str) -> bool {
     matches!(name, "chdir" | "fchdir" | "chroot" | "pivot_root" | "setns")
@@ -391,7 +413,8 @@ impl Observer for Paths {
 
     fn event(&mut self, event: &Event) {
         match *event {
-            Event::ProcessStarted { process, thread, pid, by, parent, vfork, .. } => {
+            Event::ProcessStarted { process, thread, pid, by, parent, image, vfork, .. } => {
+                self.mapped.runs(process, image);
                 let by = by.or_else(|| {
                     let parent = parent?;
                     self.threads.iter().find(|(_, t)| t.process == parent).map(|(id, _)| *id)
@@ -405,6 +428,9 @@ impl Observer for Paths {
                 self.born(thread, tid, process, by);
             }
             Event::Entered { process, thread, tid, sys, args, at } => {
+                if !sys.info().is_some_and(names_a_file) {
+                    return; // Another collector's.
+                }
                 let entered = Entered::read(sys, args, (thread, tid), at, self.careful);
                 self.resolve_names(&entered, process);
                 let Some(state) = self.threads.get_mut(&thread) else { return };
@@ -418,7 +444,8 @@ impl Observer for Paths {
             Event::Call(ref call) => self.call(call),
             Event::Attached { process, pid, at, .. } => {
                 self.careful = true; // What it did before is not known.
-                self.mapped.look(pid, process, at, false);
+                let (program, marks) = (program(pid), Place::default().root(pid).marks);
+                self.mapped.look(pid, marks, process, at, When::Attached(&program));
             }
             Event::Watched { .. } => {
                 for state in self.threads.values_mut() {
@@ -429,14 +456,16 @@ impl Observer for Paths {
                     place.forget();
                 }
             }
-            Event::Execed { process, thread, pid, at, .. } => {
+            Event::Execed { process, thread, pid, image, at } => {
+                self.mapped.runs(process, image);
                 if let Some(state) = self.threads.get_mut(&thread) {
                     state.tid = pid;
                     state.borrowed = false;
                     state.own_table();
                 }
-                let program = Link::read(pid, "exe").map(|exe| exe.path).unwrap_or_default();
-                for (path, size) in self.mapped.look(pid, process, at, false) {
+                let (program, marks) = (program(pid), self.root(thread).marks);
+                let when = When::Exec(&program);
+                for (path, size) in self.mapped.look(pid, marks, process, at, when) {
                     // The program counts under the name that it was executed by.
                     if path != program {
                         let row = self.rows.of(&path, Marks::NONE, process);
@@ -447,11 +476,19 @@ impl Observer for Paths {
                     }
                 }
             }
-            Event::ThreadExiting { process, thread, tid, last: true, at }
-                if self.threads.get(&thread).is_some_and(|state| !state.borrowed) =>
-            {
-                self.mapped.look(tid, process, at, true);
+            Event::ThreadExiting { process, thread, tid, last: true, at } => {
+                if self.threads.get(&thread).is_none_or(|state| state.borrowed) {
+                    return;
+                }
+                let begun = Instant::now();
+                let root = self.root(thread);
+                self.mapped.look(tid, root.marks, process, at, When::Exit);
+                self.mapped.read(tid, process, &root.path);
+                if process == ProcessId(0) {
+                    self.spent += begun.elapsed().as_nanos() as u64;
+                }
             }
+            Event::ProcessEnded { process, .. } => self.mapped.ended(process),
             Event::ThreadEnded { thread, .. } => {
                 self.searches.close(thread);
                 self.threads.remove(&thread);

@@ -443,6 +443,47 @@ coldtrace: no CUDA library was mapped
 }
 
 #[test]
+fn mapped_files_say_what_was_resident_and_who_brought_them() {
+    let brought = |path: &str, by: &[&str], needed_by: &[&str], resident: Option<[u64; 2]>| {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        MappedFile {
+            came_by: (!by.is_empty()).then(|| words(by)),
+            needed_by: Some(words(needed_by)),
+            resident_anon_bytes: resident.map(|[anon, _]| anon),
+            resident_file_bytes: resident.map(|[_, file]| file),
+            ..library(path, Some(1 << 20), None)
+        }
+    };
+    let dynload = "/usr/lib/python3.11/lib-dynload";
+    let ssl = format!("{dynload}/_ssl.cpython-311-x86_64-linux-gnu.so");
+    let mut all = vec![
+        brought("/a/python3.11", &["exec"], &[], Some([512 << 10, 256 << 10])),
+        brought(&ssl, &["dlopen"], &[], None),
+        brought("/b/libssl.so.3", &["needed"], &[&ssl, "/b/x.so", "/b/y.so"], Some([0, 4096])),
+        brought("/c/both.so", &["needed", "dlopen"], &["/a/python3.11"], None),
+        brought("/d/gone.so", &[], &[], None),
+    ];
+    assert_eq!(
+        mapped(&all, 80),
+        "    MiB at exit  anon  file         came by path
+   1.00     yes  0.50  0.25            exec /a/python3.11
+   1.00     yes  0.00  0.00         _ssl +2 /b/libssl.so.3
+   1.00     yes     -     - python3… dlopen /c/both.so
+   1.00      no     -     -               - /d/gone.so
+   1.00     yes     -     -          dlopen …/_ssl.cpython-311…6_64-linux-gnu.so
+coldtrace: 5 objects, 5.0 MiB, 4 mapped at exit
+coldtrace: resident in the command at its end: anon 512.0 KiB, file 260.0 KiB
+coldtrace: no CUDA library was mapped
+"
+    );
+    let evil = "/\x1b\n日本".repeat(50);
+    all.push(brought(&evil, &["needed", &evil], &[&evil, &evil], Some([u64::MAX; 2])));
+    for width in WIDTHS {
+        assert_tidy(&mapped(&all, width), width);
+    }
+}
+
+#[test]
 fn show_has_a_line_of_each() {
     let mut record = record(&["python3"], None);
     record.files = Some(sample());

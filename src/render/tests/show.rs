@@ -1,6 +1,6 @@
 use super::super::{processes, show, summary};
 use super::{assert_tidy, outlived, process, record, row, torch_rows};
-use crate::record::{BlockedCall, Exec, Record, Thread, TimeShare};
+use crate::record::{BlockedCall, Exec, Memory, ProcSnapshot, Record, Thread, TimeShare};
 
 #[test]
 fn a_page_with_everything() {
@@ -443,4 +443,39 @@ fn blocked_names_the_calls_that_took_longest_and_what_is_left() {
         share.blocked.clear();
     }
     assert_eq!(line(&record, "blocked").as_deref(), Some("0 ns of 6.00 s"));
+}
+
+#[test]
+fn snapshots_that_were_asked_for_have_a_line() {
+    let snapshot = |process: u64, event: &str, anon: u64, directory: &str| ProcSnapshot {
+        process,
+        event: event.to_owned(),
+        at_ns: 1_020_000,
+        directory: (!directory.is_empty()).then(|| directory.to_owned()),
+        memory: Some(Memory { anon_bytes: Some(anon), file_bytes: Some(0), ..Memory::default() }),
+        ..ProcSnapshot::default()
+    };
+    let mut record = record(&["sh"], None);
+    let mut all = vec![
+        snapshot(0, "exec", 64 << 10, "at-1-exec"),
+        snapshot(1, "exec", 64 << 10, "at-2-exec"),
+        snapshot(0, "exit", 3 << 20, ""),
+    ];
+    record.proc = Some(all.clone());
+    let text = show(&record, 80);
+    for line in [
+        "proc     2 snapshots, 1 of the command itself, files in at-*",
+        "         exec after 1.02 ms: 64.0 KiB resident",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line} in\n{text}");
+    }
+    assert!(text.contains("at exit anonymous 3.0 MiB + file-backed 0 B = 3.0 MiB"), "{text}");
+    // Only at the end: nothing was asked for.
+    record.proc = Some(all.split_off(2));
+    assert!(!show(&record, 80).contains("\nproc "));
+    let evil = "open:/\x1b\n日本*".repeat(30);
+    record.proc = Some(vec![snapshot(0, &evil, u64::MAX, "x"); 6]);
+    for width in [50, 80, 120, usize::MAX] {
+        assert_tidy(&show(&record, width), width);
+    }
 }
