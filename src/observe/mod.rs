@@ -4,6 +4,7 @@
 mod counts;
 mod first_output;
 mod histogram;
+pub mod imports;
 pub mod paths;
 mod processes;
 mod snapshots;
@@ -11,6 +12,7 @@ mod snapshots;
 pub use counts::{By, Counts, Key, Statuses, Tally};
 pub use first_output::FirstOutput;
 pub use histogram::Histogram;
+pub use imports::Imports;
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
 pub use snapshots::{Snapshot, Snapshots, Which};
