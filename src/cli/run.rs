@@ -5,9 +5,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use coldtrace::observe::{Snapshot, Which};
-use coldtrace::record::{Collect, Collected, Environment, Interpreter, Record, Run, RunDir};
-use coldtrace::render;
-use coldtrace::tracer::{Ending, Options, reason, run_untraced, was_closed};
+use coldtrace::record::{
+    Collect, Collected, Environment, Imports, Interpreter, Record, Run, RunDir,
+};
+use coldtrace::tracer::{Command, Ending, Options, reason, run_untraced, was_closed};
+use coldtrace::{importtime, render, why_not_again};
 
 use super::end::{End, Failure, OWN_FAILURE};
 use super::options::{Target, Tracing};
@@ -51,6 +53,11 @@ pub struct Args {
     /// Keep of each opened path where it led, if that is elsewhere
     #[arg(long)]
     resolve: bool,
+    /// What Python imports took and which calls they made. The command runs
+    /// twice: the second time with PYTHONPROFILEIMPORTTIME=1, without input, its
+    /// output thrown away, and only if it ended well and Python ran in it
+    #[arg(long, conflicts_with_all = ["no_trace", "pids"])]
+    importtime: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -97,6 +104,10 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         Whose::All => Which::All,
         Whose::Off => Which::Off,
     };
+    let again = match &target {
+        Target::Command(command) if args.importtime => Some(command.unheard()?),
+        _ => None,
+    };
     let how = How { tracing: &args.tracing, options, collect, trace: !args.no_trace };
     run.id = Some(dir.id().into());
     let mut environment = Environment::now(&args.env_values);
@@ -117,8 +128,13 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         record.outcome.stderr_bytes = dir.size("stderr.log");
     }
     failures.extend(root.iter().flat_map(|root| keep(root, &dir)));
-    let written = dir.write(&record);
+    let mut written = dir.write(&record);
     let mut output = Output::Stderr;
+    // The record is there by now, whatever becomes of a second run.
+    if let (Some(again), Ok(())) = (again, &written) {
+        failures.extend(import(again, &how.options, &mut record, &dir));
+        written = dir.write(&record);
+    }
     if let End::Signal(signal) = end {
         output.after_ctrl_c(Ending::Killed { signal, core: false })?;
     }
@@ -193,16 +209,32 @@ impl How<'_> {
     }
 }
 
+/// Runs the command again for the times of its imports; gives what could not be
+/// written.
+fn import(again: Command, options: &Options, record: &mut Record, dir: &RunDir) -> Option<String> {
+    if let Some(why) = why_not_again(record) {
+        record.imports = Some(Imports::unknown(why));
+        return None;
+    }
+    say("running it again, unheard, for the times of its imports");
+    let (imports, log) = importtime(again, options);
+    record.imports = Some(imports);
+    if log.is_empty() { None } else { put(dir, "importtime.txt", &log) }
+}
+
+/// Writes a file of the run directory; gives why that could not be done.
+fn put(dir: &RunDir, name: &str, text: &[u8]) -> Option<String> {
+    let mut file = match dir.file(name) {
+        Ok(file) => file,
+        Err(e) => return Some(e.to_string()),
+    };
+    let written = file.write_all(text).err();
+    written.map(|e| format!("cannot write {name}: {}", reason(&e)))
+}
+
 /// Keeps the root's files of /proc as they were; gives what could not be written.
 fn keep(root: &Snapshot, dir: &RunDir) -> Vec<String> {
-    let write = |(name, text): &(&str, Vec<u8>)| {
-        let mut file = match dir.file(&format!("{name}.txt")) {
-            Ok(file) => file,
-            Err(e) => return Some(e.to_string()),
-        };
-        let written = file.write_all(text).err();
-        written.map(|e| format!("cannot write {name}.txt: {}", reason(&e)))
-    };
+    let write = |(name, text): &(&str, Vec<u8>)| put(dir, &format!("{name}.txt"), text);
     // One line is enough for a disk that is full.
     root.files.iter().filter_map(write).take(1).collect()
 }

@@ -26,6 +26,9 @@ pub struct Args {
     /// Only the files that were mapped executable, the largest first
     #[arg(long)]
     mapped: bool,
+    /// Only what Python imported (of `run --importtime`), as a tree
+    #[arg(long)]
+    imports: bool,
     /// Only where it ran: kernel, machine, load, memory, container
     #[arg(long = "env")]
     environment: bool,
@@ -98,6 +101,13 @@ fn show(args: &Args) -> Result<End, Failure> {
             let mapped = record.mapped.as_deref().ok_or_else(|| missing(&args.run, "mapped"))?;
             text += &render::mapped(mapped, width);
         }
+        if args.imports {
+            let found = record.imports.as_ref().ok_or_else(|| {
+                let run = &args.run;
+                Failure::own(format_args!("{run} holds no imports: run --importtime keeps them"))
+            })?;
+            text += &render::imports(found, width);
+        }
         if args.syscalls {
             text += &render::count(&record, &table);
         }
@@ -117,6 +127,7 @@ impl Args {
             (self.processes, "processes"),
             (self.files, "files"),
             (self.mapped, "mapped"),
+            (self.imports, "imports"),
             (self.environment, "environment"),
         ];
         parts.into_iter().filter_map(|(asked, part)| asked.then_some(part))

@@ -74,6 +74,7 @@ impl Record {
             files: None,
             mapped: None,
             proc: None,
+            imports: None,
         }
     }
 
@@ -98,6 +99,7 @@ impl Record {
             files: None,
             mapped: None,
             proc: None,
+            imports: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::files::{Files, MappedFile};
+use super::imports::Imports;
 use super::proc::ProcSnapshot;
 
 /// The schema this version writes; a reader accepts any minor of major 1.
@@ -53,6 +54,10 @@ pub struct Record {
     /// What /proc said of processes at their ends, the root's first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc: Option<Vec<ProcSnapshot>>,
+    /// What Python imported, when `--importtime` asked for it: from a second run
+    /// of the command, of which nothing else is in this record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imports: Option<Imports>,
 }
 
 /// The program that wrote a record.

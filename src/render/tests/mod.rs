@@ -5,6 +5,7 @@ mod files_machine;
 mod files_search;
 mod files_tree;
 mod footer;
+mod imports;
 mod show;
 mod table;
 mod text;
@@ -134,6 +135,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         files: None,
         mapped: None,
         proc: None,
+        imports: None,
     }
 }
 
