@@ -31,6 +31,7 @@
 //! # Ok::<(), coldtrace::tracer::Error>(())
 //! ```
 
+mod importtime;
 pub mod observe;
 pub mod record;
 mod recorder;
@@ -38,4 +39,5 @@ pub mod render;
 pub mod syscall;
 pub mod tracer;
 
+pub use importtime::{importtime, why_not_again};
 pub use recorder::Tracer;

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use crate::importtime::{importtime, why_not_again};
 use crate::observe::{Moment, Which};
-use crate::record::{Collect, Environment, Interpreter, Record, Run};
+use crate::record::{Collect, Environment, Imports, Interpreter, Record, Run};
 use crate::tracer::{Command, Cost, Error, Options, trace};
 
 /// Runs a command under the tracer and makes a record of it, as `coldtrace run`
@@ -30,6 +31,7 @@ pub struct Tracer {
     collect: Collect,
     label: Option<String>,
     shown: Vec<String>,
+    importtime: bool,
 }
 
 impl Tracer {
@@ -43,6 +45,7 @@ impl Tracer {
             collect: Collect::default(),
             label: None,
             shown: Vec::new(),
+            importtime: false,
         }
     }
 
@@ -102,6 +105,21 @@ impl Tracer {
         self
     }
 
+    /// Runs the command a second time, unheard, for the times of Python's
+    /// imports; see [`importtime`]. It is the record's `imports` that says why
+    /// there are none:
+    ///
+    /// ```standalone_crate
+    /// let record = coldtrace::Tracer::command(["true"]).importtime().run()?;
+    /// let reason = record.imports.and_then(|imports| imports.reason);
+    /// assert_eq!(reason.as_deref(), Some("no Python ran, so it was not run a second time"));
+    /// # Ok::<(), coldtrace::tracer::Error>(())
+    /// ```
+    pub fn importtime(mut self) -> Self {
+        self.importtime = true;
+        self
+    }
+
     /// Runs the command until it and all its descendants have ended. What
     /// [`trace`] says of a process that it has one of (children, signals) holds.
     ///
@@ -118,6 +136,12 @@ impl Tracer {
         let mut record = collected.record;
         environment.interpreter = Interpreter::of(&record);
         record.environment = Some(environment);
+        if self.importtime {
+            record.imports = Some(match why_not_again(&record) {
+                Some(why) => Imports::unknown(why),
+                None => importtime(command.unheard()?, &options).0,
+            });
+        }
         Ok(record)
     }
 }

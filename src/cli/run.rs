@@ -6,10 +6,11 @@ use std::path::PathBuf;
 
 use coldtrace::observe::{Moment, Snapshot, Which};
 use coldtrace::record::{
-    Artifact, Collect, Collected, CpuSamples, Environment, Interpreter, Record, Run, RunDir,
+    Artifact, Collect, Collected, CpuSamples, Environment, Imports, Interpreter, Record, Run,
+    RunDir,
 };
-use coldtrace::render;
-use coldtrace::tracer::{Ending, Options, reason, run_untraced, was_closed};
+use coldtrace::tracer::{Command, Ending, Options, reason, run_untraced, was_closed};
+use coldtrace::{importtime, render, why_not_again};
 
 use super::end::{End, Failure, OWN_FAILURE};
 use super::options::{Target, Tracing};
@@ -64,6 +65,11 @@ pub struct Args {
     /// Keep of each opened path where it led, if that is elsewhere
     #[arg(long)]
     resolve: bool,
+    /// What Python imports took and which calls they made. The command runs
+    /// twice: the second time with PYTHONPROFILEIMPORTTIME=1, without input, its
+    /// output thrown away, and only if it ended well and Python ran in it
+    #[arg(long, conflicts_with_all = ["no_trace", "pids"])]
+    importtime: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -133,6 +139,10 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         Whose::Off => Which::Off,
     };
     collect.moments = moments;
+    let again = match &target {
+        Target::Command(command) if args.importtime => Some(command.unheard()?),
+        _ => None,
+    };
     let how = How { tracing: &args.tracing, options, collect, trace: !args.no_trace };
     run.id = Some(dir.id().into());
     let mut environment = Environment::now(&args.env_values);
@@ -153,9 +163,17 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         record.outcome.stderr_bytes = dir.size("stderr.log");
     }
     failures.extend(keep(&snapshots, &mut record, &dir).err());
-    record.artifacts = Some(Artifact::all(&dir.path()));
-    let written = dir.write(&record);
+    let write = |record: &mut Record| {
+        record.artifacts = Some(Artifact::all(&dir.path()));
+        dir.write(record)
+    };
+    let mut written = write(&mut record);
     let mut output = Output::Stderr;
+    // The record is there by now, whatever becomes of a second run.
+    if let (Some(again), Ok(())) = (again, &written) {
+        failures.extend(import(again, &how.options, &mut record, &dir).err());
+        written = write(&mut record);
+    }
     if let End::Signal(signal) = end {
         output.after_ctrl_c(Ending::Killed { signal, core: false })?;
     }
@@ -252,11 +270,31 @@ fn keep(snapshots: &[Snapshot], record: &mut Record, dir: &RunDir) -> Result<(),
             name + "/"
         };
         for (name, text) in &snapshot.files {
-            let name = format!("{place}{name}.txt");
-            let mut file = dir.file(&name).map_err(|e| e.to_string())?;
-            let written = file.write_all(text);
-            written.map_err(|e| format!("cannot write {name}: {}", reason(&e)))?;
+            put(dir, &format!("{place}{name}.txt"), text)?;
         }
     }
     Ok(())
+}
+
+/// Runs the command again for the times of its imports.
+fn import(
+    again: Command,
+    options: &Options,
+    record: &mut Record,
+    dir: &RunDir,
+) -> Result<(), String> {
+    if let Some(why) = why_not_again(record) {
+        record.imports = Some(Imports::unknown(why));
+        return Ok(());
+    }
+    say("running it again, unheard, for the times of its imports");
+    let (imports, log) = importtime(again, options);
+    record.imports = Some(imports);
+    if log.is_empty() { Ok(()) } else { put(dir, "importtime.txt", &log) }
+}
+
+/// Writes a file of the run directory; why it cannot is the error.
+fn put(dir: &RunDir, name: &str, text: &[u8]) -> Result<(), String> {
+    let mut file = dir.file(name).map_err(|e| e.to_string())?;
+    file.write_all(text).map_err(|e| format!("cannot write {name}: {}", reason(&e)))
 }

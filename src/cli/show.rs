@@ -29,6 +29,9 @@ pub struct Args {
     /// Only where CPU time went, by mapped object and by thread
     #[arg(long)]
     cpu: bool,
+    /// Only what Python imported (of `run --importtime`), as a tree
+    #[arg(long)]
+    imports: bool,
     /// Only where it ran: kernel, machine, load, memory, container
     #[arg(long = "env")]
     environment: bool,
@@ -121,6 +124,13 @@ fn show(args: &Args) -> Result<End, Failure> {
         if args.cpu {
             text += &render::cpu(&record, width).ok_or_else(|| missing(&args.run, "cpu"))?;
         }
+        if args.imports {
+            let found = record.imports.as_ref().ok_or_else(|| {
+                let run = &args.run;
+                Failure::own(format_args!("{run} holds no imports: run --importtime keeps them"))
+            })?;
+            text += &render::imports(found, width);
+        }
         if args.syscalls {
             text += &render::count(&record, &table);
         }
@@ -141,6 +151,7 @@ impl Args {
             (self.files, "files"),
             (self.mapped, "mapped"),
             (self.cpu, "cpu"),
+            (self.imports, "imports"),
             (self.environment, "environment"),
             (self.times, "time"),
             (self.memory, "proc"),

@@ -81,6 +81,7 @@ impl Record {
             mapped: None,
             cpu: None,
             proc: None,
+            imports: None,
             artifacts: None,
         }
     }
@@ -117,6 +118,7 @@ impl Record {
             mapped: None,
             cpu: None,
             proc: None,
+            imports: None,
             artifacts: None,
         }
     }

@@ -37,17 +37,32 @@ impl Interpreter {
     pub fn of(record: &Record) -> Option<Self> {
         let root = record.processes.as_ref()?.first()?;
         let path = root.execs.last()?.exe.clone()?;
-        let file = Path::new(&path).file_name()?.to_str()?;
-        // python3, python3.11, node-20, nodejs: and nothing but versions behind.
-        let rest = |name: &str| {
-            let rest = file.strip_prefix(name)?;
-            let rest = rest.strip_prefix("js").unwrap_or(rest);
-            rest.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-')).then_some(())
-        };
-        let (name, ask) = KNOWN.into_iter().find(|(name, _)| rest(name).is_some())?;
+        let (name, ask) = known(&path)?;
         let version = version(&path, ask);
         Some(Self { name: name.into(), path, version })
     }
+}
+
+/// What a program's file is, and what asks it for its version.
+fn known(path: &str) -> Option<(&'static str, &'static str)> {
+    let file = Path::new(path).file_name()?.to_str()?;
+    // python3, python3.11, node-20, nodejs: and nothing but versions behind.
+    let rest = |name: &str| {
+        let rest = file.strip_prefix(name)?;
+        let rest = rest.strip_prefix("js").unwrap_or(rest);
+        rest.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-')).then_some(())
+    };
+    KNOWN.into_iter().find(|(name, _)| rest(name).is_some())
+}
+
+/// Whether Python ran in some process of a run: by itself, or in a program that
+/// has it as a library.
+pub fn ran_python(record: &Record) -> bool {
+    let processes = record.processes.iter().flatten();
+    let mut programs = processes.flat_map(|p| &p.execs).filter_map(|exec| exec.exe.as_deref());
+    let mut mapped = record.mapped.iter().flatten().filter_map(|file| file.path.rsplit('/').next());
+    programs.any(|path| known(path).is_some_and(|(name, _)| name == "python"))
+        || mapped.any(|name| name.starts_with("libpython"))
 }
 
 /// The first line of what a program says to this option.

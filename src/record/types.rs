@@ -11,6 +11,7 @@ use super::artifacts::Artifact;
 use super::cpu::CpuSamples;
 use super::environment::Environment;
 use super::files::{Files, MappedFile};
+use super::imports::Imports;
 use super::proc::ProcSnapshot;
 use super::time::TimeShare;
 
@@ -63,6 +64,10 @@ pub struct Record {
     /// in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc: Option<Vec<ProcSnapshot>>,
+    /// What Python imported, when `--importtime` asked for it: from a second run
+    /// of the command, of which nothing else is in this record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imports: Option<Imports>,
     /// The files beside it in the run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<Artifact>>,

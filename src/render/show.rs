@@ -9,6 +9,7 @@ use super::footer::{
     Totals, Wall, filter, in_parentheses, lost, outlived, over_threads, parallel, repaired,
     selection, wall_ns, watched,
 };
+use super::imports::{imports_line, slowest};
 use super::table::{TableOptions, native_abi, table};
 use super::text::{
     Clause, command_line, display_width, escape, fold, own_words, quote, shorten_middle,
@@ -31,8 +32,8 @@ const COMMAND: usize = 16;
 /// `ru_inblock` and `ru_oublock` count these.
 const BLOCK: u64 = 512;
 
-/// The record as text: [`summary`], then the processes, where CPU time went, and
-/// the calls. Parts that the record does not hold are left out.
+/// The record as text: [`summary`], then the processes, where CPU time went, the
+/// slowest imports and the calls. Parts that the record does not hold are left out.
 pub fn show(record: &Record, width: usize) -> String {
     let mut out = summary(record, width);
     if let Some(tree) = tree_table(record, width) {
@@ -42,6 +43,10 @@ pub fn show(record: &Record, width: usize) -> String {
     if let Some(cpu) = cpu_part(record, width) {
         out.push('\n');
         out.push_str(&cpu);
+    }
+    if let Some(table) = record.imports.as_ref().and_then(|imports| slowest(imports, width)) {
+        out.push('\n');
+        out.push_str(&table);
     }
     if let Some(rows) = record.syscalls.as_deref() {
         out.push('\n');
@@ -92,6 +97,7 @@ pub fn summary(record: &Record, width: usize) -> String {
     let room = width.saturating_sub(LABEL);
     let mapped = |files: &Vec<MappedFile>| mapped_line(files, room);
     line("mapped", record.mapped.as_ref().map_or(Vec::new(), mapped));
+    line("imports", record.imports.as_ref().map_or(Vec::new(), imports_line));
     line("memory", memory(record));
     line("proc", snapshots(record));
     line("faults", faults(record));

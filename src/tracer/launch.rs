@@ -24,6 +24,8 @@ pub struct Command {
     pub env: Vec<(OsString, Option<OsString>)>,
     /// Whom to run it as.
     pub user: Option<User>,
+    /// What its standard input is to be, if not the tracer's.
+    pub stdin: Option<OwnedFd>,
     /// What its standard output is to be, if not the tracer's.
     pub stdout: Option<OwnedFd>,
     /// What its standard error is to be, if not the tracer's.
@@ -34,6 +36,26 @@ impl Command {
     /// A command with its arguments, in the tracer's own environment.
     pub fn new(argv: Vec<OsString>) -> Self {
         Self { argv, ..Self::default() }
+    }
+
+    /// The same once more, with nothing to read and nobody to hear it: its
+    /// standard streams are /dev/null.
+    ///
+    /// # Errors
+    /// When that cannot be opened.
+    pub fn unheard(&self) -> Result<Self, Error> {
+        let null = || {
+            let file = std::fs::File::options().read(true).write(true).open("/dev/null");
+            high(&file.map_err(|e| os("cannot open /dev/null", e))?).map(Some)
+        };
+        Ok(Self {
+            argv: self.argv.clone(),
+            env: self.env.clone(),
+            user: self.user.clone(),
+            stdin: null()?,
+            stdout: null()?,
+            stderr: null()?,
+        })
     }
 }
 
@@ -219,9 +241,10 @@ unsafe fn child(
             libc::syscall(libc::SYS_setitimer, *which, &raw const *timer, 0);
         }
         for (fd, replacement) in
-            [(0, None), (1, command.stdout.as_ref()), (2, command.stderr.as_ref())]
+            [&command.stdin, &command.stdout, &command.stderr].iter().enumerate()
         {
-            if let Some(replacement) = replacement {
+            let fd = fd as RawFd;
+            if let Some(replacement) = replacement.as_ref() {
                 libc::dup2(replacement.as_raw_fd(), fd);
             } else if inherited::was_closed(fd) {
                 libc::close(fd);

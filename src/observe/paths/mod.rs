@@ -30,7 +30,7 @@ pub use brought::{Brought, By};
 pub use mapped::{Mapped, MappedEntry};
 pub use opened::{opened, opening};
 pub use place::Marks;
-pub use rows::{More, Row};
+pub use rows::{More, Row, Touch};
 pub use search::Searched;
 
 use mapped::When;
@@ -64,6 +64,8 @@ pub struct Paths {
     careful: bool,
     /// Directories may have other names than those that they were opened by.
     renamed: bool,
+    /// What the last call did, if somebody wants to know.
+    touches: Option<Vec<Touch>>,
 }
 
 /// A thread, and what it resolves names with.
@@ -134,6 +136,22 @@ impl Paths {
         Self { resolve, ..Self::default() }
     }
 
+    /// The same, which says of each call what it [touched](Self::touches).
+    #[must_use]
+    pub fn telling(self) -> Self {
+        Self { touches: Some(Vec::new()), ..self }
+    }
+
+    /// What the call that was told of last did with paths and descriptors.
+    pub fn touches(&self) -> &[Touch] {
+        self.touches.as_deref().unwrap_or_default()
+    }
+
+    /// The path of a row that was touched.
+    pub fn path(&self, row: u32) -> Option<&[u8]> {
+        self.rows.get(row).map(|(path, ..)| path)
+    }
+
     /// The calls that name a path or a descriptor, or make or share them.
     pub fn calls() -> CallSet {
         let mut calls = CallSet::none();
@@ -191,6 +209,9 @@ impl Paths {
     }
 
     fn call(&mut self, call: &Call) {
+        if let Some(touches) = &mut self.touches {
+            touches.clear();
+        }
         let Some(info) = call.sys.info() else { return };
         self.careful |= matches!(info.name, "userfaultfd" | "mount" | "fsmount" | "io_uring_enter");
         if !names_a_file(info) {
@@ -275,6 +296,7 @@ impl Paths {
             let Some(row) = self.rows.get_mut(number) else { continue };
             row.used(end.from, end.at, end.process);
             row.wall += end.wall;
+            let before = (row.misses, row.opens());
             match end.errno {
                 // That a path is not there is not the fault of the socket.
                 Some(_) if has_path && !by_path => {}
@@ -301,6 +323,11 @@ impl Paths {
                 "fcntl" => row.more_mut().count("dup"),
                 "ioctl" | "seccomp" | "bpf" | "socketcall" => {}
                 kind => row.more_mut().count(kind),
+            }
+            if let Some(touches) = &mut self.touches {
+                let looked = info.kind == "stat";
+                let (missed, opened) = (row.misses > before.0, row.opens() > before.1);
+                touches.push(Touch { row: number, by_path, looked, opened, missed, read: 0 });
             }
             executed = (info.kind == "exec" && end.succeeded()).then_some(number);
         }
@@ -362,6 +389,10 @@ impl Paths {
         }
         if let Some(row) = from.and_then(|row| self.rows.get_mut(row)) {
             row.more_mut().read += bytes;
+            let mut touches = self.touches.iter_mut().flatten();
+            if let Some(touch) = touches.find(|touch| Some(touch.row) == from) {
+                touch.read += bytes;
+            }
         }
         if let Some(row) = to.and_then(|row| self.rows.get_mut(row)) {
             row.more_mut().written += bytes;

@@ -9,6 +9,23 @@ use crate::tracer::{Nanos, ProcessId};
 
 use super::place::Marks;
 
+/// What one call did with one path or descriptor.
+#[derive(Debug, Clone, Copy)]
+pub struct Touch {
+    /// Whose: [`Paths::path`](super::Paths::path) has its name.
+    pub row: u32,
+    /// Its path was named, not a descriptor of it.
+    pub by_path: bool,
+    /// It was asked about, by stat or its kin.
+    pub looked: bool,
+    /// It was opened.
+    pub opened: bool,
+    /// It was not there.
+    pub missed: bool,
+    /// Bytes read.
+    pub read: u64,
+}
+
 /// The rows, by path and marks, in order of first use.
 #[derive(Debug, Default)]
 pub struct Rows(IndexMap<Box<[u8]>, Row>);
@@ -94,6 +111,11 @@ impl Row {
     /// The same, to be filled in.
     pub fn more_mut(&mut self) -> &mut More {
         self.more.get_or_insert_default()
+    }
+
+    /// Successful opens.
+    pub fn opens(&self) -> u64 {
+        self.more().map_or(0, |more| more.opens_read + more.opens_write)
     }
 
     /// Whether anything was done with it.

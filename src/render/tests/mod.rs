@@ -6,6 +6,7 @@ mod files_machine;
 mod files_search;
 mod files_tree;
 mod footer;
+mod imports;
 mod show;
 mod table;
 mod text;
@@ -138,6 +139,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         mapped: None,
         cpu: None,
         proc: None,
+        imports: None,
         artifacts: None,
     }
 }
