@@ -15,8 +15,9 @@ use crate::tracer::{Nanos, ProcessId};
 ///
 /// A sample is one stroke of a clock that each thread has to itself, which runs
 /// while the thread is on a processor: estimates are good to some strokes for
-/// each thread, and a process that lives for less than one is not seen. What the
-/// kernel does for the tracer when a thread stops is in `[kernel]`.
+/// each thread, and a process that lives for less than one is not seen; nor is a
+/// program that its user may not read (set-user-id ones too). What the kernel
+/// does for the tracer when a thread stops is in `[kernel]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuSamples {
     /// Why there are none.

@@ -59,13 +59,18 @@ fn head(record: &Record, cpu: &CpuSamples) -> Vec<Clause> {
         return clauses;
     };
     let period_ns = cpu.period_ns.unwrap_or(0);
-    let time = scale.format(samples.saturating_mul(period_ns));
-    let used = record.tree.as_ref().and_then(|tree| tree.user_ns?.checked_add(tree.sys_ns?));
-    let used = used.map_or(String::new(), |ns| format!(" of {}", scale.format(ns)));
-    clauses.push(Clause::one(format!("CPU sampled {time}{used} {unit}")));
+    let sampled_ns = samples.saturating_mul(period_ns);
+    let used_ns = used(record, cpu);
+    let used = used_ns.map_or(String::new(), |ns| format!(" of {}", scale.format(ns)));
+    clauses.push(Clause::one(format!("CPU sampled {}{used} {unit}", scale.format(sampled_ns))));
     let objects = cpu.objects.iter().flatten().filter(|object| object.object != KERNEL);
     let outside = objects.map(|object| object.estimated_ns).fold(0, u64::saturating_add);
     clauses.push(Clause::one(format!("outside calls {} {unit}", scale.format(outside))));
+    let missed_ns = used_ns.unwrap_or(0).saturating_sub(sampled_ns);
+    if missed_ns > sampled_ns / 10 && missed_ns / 10 > period_ns {
+        let why = "the rest is of processes that are too short, or may not be read";
+        clauses.push(Clause::words(why));
+    }
     match (&cpu.kernel_reason, cpu.kernel) {
         (Some(reason), _) => {
             clauses.push(Clause::words(&format!("not in the kernel: {reason}")));
@@ -80,6 +85,13 @@ fn head(record: &Record, cpu: &CpuSamples) -> Vec<Clause> {
         clauses.push(Clause::one(format!("{lost} LOST: the samples are too few")));
     }
     clauses
+}
+
+/// CPU time by the kernel's own count, of the kind that was sampled.
+fn used(record: &Record, cpu: &CpuSamples) -> Option<u64> {
+    let tree = record.tree.as_ref()?;
+    let sys_ns = if cpu.kernel == Some(false) { 0 } else { tree.sys_ns? };
+    tree.user_ns?.checked_add(sys_ns)
 }
 
 fn column(title: &str, min: usize) -> Head {

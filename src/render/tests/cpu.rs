@@ -99,7 +99,14 @@ fn what_is_missing_is_said() {
     assert_tidy(&shown, 80);
     assert!(shown.contains("2 records LOST"), "{shown}");
     assert!(shown.contains("not in the kernel: for root only"), "{shown}");
-    assert!(!shown.contains("includes tracing"), "{shown}");
+    assert!(!shown.contains("includes tracing") && !shown.contains("the rest"), "{shown}");
+    let part = record.cpu.as_mut().expect("it was made");
+    part.samples = Some(100);
+    let shown = cpu(&record, 80).unwrap_or_default();
+    assert_tidy(&shown, 80);
+    assert!(shown.contains("CPU sampled 0.10 of 2.18 s; "), "{shown}");
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("the rest is of processes that are too short"), "{shown}");
 
     record.cpu = Some(CpuSamples::none(997, "somebody\x1b said no"));
     let shown = show(&record, 80);
