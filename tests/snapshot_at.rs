@@ -252,17 +252,23 @@ os._exit(0)
 ";
     let words = ["/usr/bin/env", "python3", "-S", "-c", script];
     let options = ["--snapshot-at", "call:getpriority", "-e", "trace=getpriority"];
-    let (record, finished) = traced(&scratch, &options, &words);
-    finished.assert_code(0);
-    let mut at = snapshots(&record).iter().map(|snapshot| snapshot.at_ns);
-    let (Some(call), Some(end)) = (at.next(), at.next()) else { panic!("{:?}", record.proc) };
-    let took = record.syscalls.iter().flatten().find(|row| row.name == "getpriority");
-    let took = took.and_then(|row| row.wall_ns).map(|wall| wall.max).expect("it was timed");
-    // Between the two there is nothing but the first of them, and the call.
-    let looked = end - call;
-    assert!(took < looked / 2, "{took} ns in a call, {looked} ns to look at it");
-    let wall = record.outcome.wall_ns;
-    assert!(wall < end - looked / 2, "{wall} ns of {end}, of which {looked} to look");
+    let mut found = Vec::new();
+    // Where others want the processor, a call may take long by itself: once is enough.
+    for _ in 0..10 {
+        let (record, finished) = traced(&scratch, &options, &words);
+        finished.assert_code(0);
+        let mut at = snapshots(&record).iter().map(|snapshot| snapshot.at_ns);
+        let (Some(call), Some(end)) = (at.next(), at.next()) else { panic!("{:?}", record.proc) };
+        let took = record.syscalls.iter().flatten().find(|row| row.name == "getpriority");
+        let took = took.and_then(|row| row.wall_ns).map(|wall| wall.max).expect("it was timed");
+        // Between the two there is nothing but the first of them, and the call.
+        let (looked, wall) = (end - call, record.outcome.wall_ns);
+        if took < looked / 2 && wall < end - looked / 2 {
+            return;
+        }
+        found.push(format!("{took} ns in the call, {looked} to look, {wall} of {end} in all"));
+    }
+    panic!("{}", found.join("\n"));
 }
 
 #[test]

@@ -132,6 +132,7 @@ fn what_is_not_watched_is_not_said_to_be_blocked_in() {
     let tree = record.time.as_ref().expect("a traced run has it");
     assert_eq!(blocked_ms(tree, "nanosleep") + blocked_ms(tree, "futex"), 0, "{tree:?}");
     assert!(blocked_ms(tree, "read") >= 500, "{tree:?}");
-    // It is the rest: 600 ms of one thread, 800 of the other, and with the read 800 of the first.
-    assert!(tree.other_ns + tree.blocked_ns >= 2200 * MS, "{tree:?}");
+    // It is the rest: 600 ms of one thread, 800 of the other, and with the read 800 of the first,
+    // less what it took to get there.
+    assert!(tree.other_ns + tree.blocked_ns >= 2000 * MS, "{tree:?}");
 }
