@@ -255,6 +255,29 @@ fn run_keeps_a_record_that_says_what_was_attached() {
 }
 
 #[test]
+fn run_says_what_a_process_held_when_it_was_let_go_and_where_its_time_went() {
+    let Some(target) = Target::inside("read") else { return };
+    let scratch = Scratch::new("let-go");
+    let mut command = coldtrace("run");
+    command.arg("--runs").arg(scratch.path("runs")).args(["-p", &target.pid.to_string()]);
+    let finished = finish(command.args(["--max-slowdown", "off", "--duration", "500ms"]));
+    finished.assert_code(0);
+    let record = read_record(&scratch.path("runs/latest/record.json"), &finished);
+    let proc = record.proc.as_deref().unwrap_or_default();
+    let events: Vec<&str> = proc.iter().map(|snapshot| snapshot.event.as_str()).collect();
+    assert_eq!(events, ["detach"], "{finished}");
+    let memory = proc[0].memory.as_ref().and_then(|memory| memory.file_bytes);
+    assert!(memory > Some(0), "{:?}", proc[0]);
+    assert!(proc[0].descriptors.as_ref().is_some_and(|open| open.iter().any(|d| d.fd == 2)));
+    // In its read, all the while.
+    let time = record.time.expect("where its time went");
+    let rows: Vec<&str> = time.blocked.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(rows, ["read"], "{time:?}");
+    assert!(time.blocked_ns > 400_000_000, "{time:?}");
+    target.ends_well();
+}
+
+#[test]
 fn children_and_execs_of_an_attached_process_are_followed() {
     let Some(program) = built("target") else { return };
     let path = program.path.to_string_lossy();

@@ -248,6 +248,21 @@ fn logs_hold_what_the_command_wrote_and_it_is_shown_too() {
 }
 
 #[test]
+fn a_run_that_was_timed_out_says_so() {
+    let scratch = Scratch::new("timed-out");
+    let runs = scratch.path("runs");
+    let words = ["--timeout", "200ms", "--", "sleep", "60"];
+    let finished = finish(run_in(&runs).args(words));
+    finished.assert_code(124);
+    assert!(finished.err().contains("TIMED OUT, killed by SIGTERM after"), "{finished}");
+    let record = read_record(&runs.join("latest/record.json"), &finished);
+    assert!(record.outcome.timed_out);
+    // What a thread was in is no longer than the run.
+    let root = record.processes.as_deref().and_then(|all| all.first()).expect("a root");
+    assert_eq!(root.end_ns, Some(record.outcome.wall_ns));
+}
+
+#[test]
 fn the_files_beside_the_record_are_listed_with_their_hashes() {
     if find_program("sha256sum").is_none() {
         return skip("no sha256sum");

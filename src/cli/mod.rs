@@ -24,7 +24,7 @@ use end::End;
     name = "coldtrace",
     version,
     subcommand_required = true,
-    max_term_width = 100,
+    max_term_width = 80,
     args_override_self = true
 )]
 struct Cli {

@@ -50,7 +50,7 @@ pub struct Args {
     /// p90, p99, max, unfinished, restarts, name
     #[arg(short = 'U', long = "summary-columns", value_name = "LIST")]
     columns: Option<String>,
-    /// Show only the first N rows of the table
+    /// Show only the first N rows of the table of syscalls, or the N slowest imports
     #[arg(long, value_name = "N")]
     top: Option<usize>,
     /// The record as JSON, or the parts asked for: --json --files, or by their
@@ -94,6 +94,12 @@ fn show(args: &Args) -> Result<End, Failure> {
         width,
         native_abi: render::native_abi(rows).into(),
     };
+    let cut = ["syscalls", "imports"];
+    if let Some(part) = args.parts().find(|part| args.top.is_some() && !cut.contains(part)) {
+        return Err(Failure::own(format_args!(
+            "--top is for --syscalls and --imports: {part} is not cut"
+        )));
+    }
     let text = if let Some(names) = &args.json {
         json(args, names, &record)?
     } else if args.parts().next().is_some() {
@@ -129,7 +135,10 @@ fn show(args: &Args) -> Result<End, Failure> {
                 let run = &args.run;
                 Failure::own(format_args!("{run} holds no imports: run --importtime keeps them"))
             })?;
-            text += &render::imports(found, width);
+            text += &match args.top {
+                Some(top) => render::slowest_imports(found, top, width),
+                None => render::imports(found, width),
+            };
         }
         if args.syscalls {
             text += &render::count(&record, &table);

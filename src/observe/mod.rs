@@ -20,5 +20,5 @@ pub use imports::Imports;
 pub use moments::{Moment, UnknownMoment};
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
-pub use snapshots::{EXIT, Snapshot, Snapshots, Which};
+pub use snapshots::{DETACH, EXIT, Snapshot, Snapshots, Which};
 pub use waits::{Blocked, ThreadTime, Waits};

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
 use crate::syscall::CallSet;
-use crate::tracer::{Call, Event, Nanos, Observer, ProcessId, ThreadId};
+use crate::tracer::{Call, Ending, Event, Nanos, Observer, ProcessId, ThreadId};
 
 use super::moments::{Moment, What};
 use super::paths::opened;
@@ -98,6 +98,9 @@ const MOST_BYTES: usize = 64 << 20;
 
 /// What a snapshot at the end says of when it was taken.
 pub const EXIT: &str = "exit";
+
+/// ... and one of a process that was let go.
+pub const DETACH: &str = "detach";
 
 /// The collector.
 #[derive(Debug, Default)]
@@ -272,8 +275,16 @@ impl Observer for Snapshots {
             Event::ThreadEnded { thread, .. } => {
                 self.opening.remove(&thread);
             }
-            Event::ProcessEnded { process, .. } => {
-                self.processes.remove(&process);
+            Event::ProcessEnded { process, ending, at, .. } => {
+                let known = self.processes.remove(&process).filter(|known| !known.borrowed);
+                // It runs again, and is what it was a moment ago.
+                if let Some(pid) = known.map(|known| known.pid)
+                    && ending == Ending::Detached
+                    && self.which != Which::Off
+                    && self.is_meant(process)
+                {
+                    self.take(process, (pid, pid), at, DETACH.to_owned());
+                }
             }
             _ => {}
         }

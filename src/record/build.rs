@@ -69,7 +69,10 @@ impl Record {
             tool: tool(),
             run,
             environment: None,
-            outcome: outcome(traced.ending, traced.started, traced.ended),
+            outcome: Outcome {
+                timed_out: traced.timed_out,
+                ..outcome(traced.ending, traced.started, traced.ended)
+            },
             rusage: traced.usage.as_ref().map(rusage),
             tree: Some(tree(seen, &rows)),
             measurement,
@@ -92,6 +95,16 @@ impl Record {
         let walls = self.tree.iter_mut().filter_map(|tree| tree.wall_ns.as_mut());
         for wall in walls.chain([&mut self.outcome.wall_ns]) {
             *wall = wall.saturating_sub(spent);
+        }
+    }
+
+    /// The root ended when the run did: what came after was the tracer's.
+    pub fn end_with_the_run(&mut self) {
+        let wall = self.outcome.wall_ns;
+        let end = |end: &mut Option<u64>| *end = end.map(|at| at.min(wall));
+        if let Some(root) = self.processes.iter_mut().flatten().find(|p| p.id == 0) {
+            end(&mut root.end_ns);
+            root.threads.iter_mut().for_each(|thread| end(&mut thread.end_ns));
         }
     }
 

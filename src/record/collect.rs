@@ -93,6 +93,7 @@ impl Collect {
         record.processes = Some(seen.process_list());
         let spent = snapshots.spent.saturating_add(paths.spent);
         record.take_off(spent);
+        record.end_with_the_run();
         record.outcome.first_output_ns = output
             .at
             .map(|at| at.saturating_sub(traced.started).saturating_sub(snapshots.spent_before(at)));

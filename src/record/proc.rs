@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::observe::{EXIT, Snapshot};
+use crate::observe::{DETACH, EXIT, Snapshot};
 use crate::tracer::Nanos;
 
 /// One process at one moment. What could not be read is null.
@@ -13,7 +13,8 @@ use crate::tracer::Nanos;
 pub struct ProcSnapshot {
     /// Whose: an id of `processes`.
     pub process: u64,
-    /// What it was taken at: `exit`, the end of its last thread; or, as
+    /// What it was taken at: `exit`, the end of its last thread; `detach`, when it
+    /// was let go and went on; or, as
     /// `--snapshot-at` names it, `exec`: right after one; `call:NAME`: as it entered
     /// that call for the first time; `open:GLOB`: right after the first open of a
     /// path that matches.
@@ -97,9 +98,9 @@ pub struct Limit {
 }
 
 impl ProcSnapshot {
-    /// Whether it is of a process's end.
+    /// Whether it is of a process's end, or of when it was let go.
     pub fn is_of_end(&self) -> bool {
-        self.event == EXIT
+        self.event == EXIT || self.event == DETACH
     }
 
     /// From what was read.

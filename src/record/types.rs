@@ -113,6 +113,9 @@ pub struct Outcome {
     pub signal: Option<String>,
     /// Whether the kernel says that it dumped core.
     pub core_dumped: bool,
+    /// Whether `--timeout` ended it.
+    #[serde(default)]
+    pub timed_out: bool,
     /// From the exec that started the command to the end of the root process.
     pub wall_ns: u64,
     /// From the start to the return of the first write to standard output, by

@@ -13,6 +13,8 @@ use super::units::{Scale, counted, decimal};
 const TOP: usize = 10;
 /// What runs inside of calls, and when the program faults.
 const KERNEL: &str = "[kernel]";
+/// Fewer samples than this say little.
+const FEW: u64 = 50;
 /// A name is left at least this.
 const NAME: usize = 8;
 
@@ -70,6 +72,10 @@ fn head(record: &Record, cpu: &CpuSamples) -> Vec<Clause> {
     if missed_ns > sampled_ns / 10 && missed_ns / 10 > period_ns {
         let why = "the rest is of processes that are too short, or may not be read";
         clauses.push(Clause::words(why));
+    }
+    if samples < FEW && used_ns.unwrap_or(0) > 0 {
+        let taken = counted(samples, "sample");
+        clauses.push(Clause::words(&format!("only {taken}: run --cpu-samples 5000 takes more")));
     }
     match (&cpu.kernel_reason, cpu.kernel) {
         (Some(reason), _) => {

@@ -8,8 +8,6 @@ use super::grid::{Grid, Head};
 use super::text::{Clause, command_line, escape, own_words, shorten_middle};
 use super::units::{counted, time};
 
-/// Rows of the table of `show`.
-const TOP: usize = 10;
 /// Imports that its line names.
 const NAMED: usize = 3;
 /// A name is left at least this.
@@ -140,12 +138,18 @@ fn by_self_time(of: &Imports) -> Vec<(&ImportProcess, &ImportedModule)> {
     modules
 }
 
+/// The so many slowest by the time without the imports in them, or why there are
+/// none.
+pub fn slowest_imports(of: &Imports, top: usize, width: usize) -> String {
+    slowest(of, top, width).unwrap_or_else(|| imports(of, width))
+}
+
 /// The slowest by the time without the imports in them.
-pub(super) fn slowest(of: &Imports, width: usize) -> Option<String> {
+pub(super) fn slowest(of: &Imports, top: usize, width: usize) -> Option<String> {
     let modules = by_self_time(of);
     let several = of.processes.as_ref().is_some_and(|all| all.len() > 1);
     let mut table = Table::new(width);
-    for (process, module) in modules.iter().take(TOP) {
+    for (process, module) in modules.iter().take(top) {
         let name = escape(&module.name);
         let name = if several { format!("{name} ({})", process.pid) } else { name.into_owned() };
         table.module(module, name, 0);
@@ -167,7 +171,8 @@ pub(super) fn imports_line(of: &Imports) -> Vec<Clause> {
     if processes > 1 {
         head = format!("{head} in {}", counted(processes as u64, "process"));
     }
-    let mut clauses = vec![Clause::one(format!("{head} in {}", time(all.saturating_mul(1000))))];
+    let mut clauses =
+        vec![Clause::one(format!("{head} in {} of a second run", time(all.saturating_mul(1000))))];
     let named = modules.iter().take(NAMED).map(|(_, module)| {
         let own = u64::try_from(module.self_us).unwrap_or(0).saturating_mul(1000);
         format!("{} {}", shorten_middle(&escape(&module.name), 40), time(own))

@@ -33,7 +33,7 @@ pub use files::{
     files_search, files_tree, mapped,
 };
 pub use footer::footer;
-pub use imports::imports;
+pub use imports::{imports, slowest_imports};
 pub use show::{processes, show, summary};
 pub use table::{TableOptions, count, groups, native_abi, table};
 pub use text::{command_line, display_width, escape, quote, shorten_middle};

@@ -1,6 +1,6 @@
 //! `show`: a record as a page of text.
 
-use crate::record::{MappedFile, ObjectMemory, Outcome, ProcSnapshot, Record, TimeShare};
+use crate::record::{MappedFile, ObjectMemory, Outcome, ProcSnapshot, Process, Record, TimeShare};
 
 use super::columns::SortKey;
 use super::cpu::cpu_part;
@@ -14,6 +14,7 @@ use super::table::{TableOptions, native_abi, table};
 use super::text::{
     Clause, command_line, display_width, escape, fold, own_words, quote, shorten_middle,
 };
+use super::times::program;
 use super::tree::process_tree;
 use super::units::{Split, bytes, counted, span, time};
 
@@ -21,6 +22,8 @@ use super::units::{Split, bytes, counted, span, time};
 const TOP: usize = 15;
 /// Where the words behind a label begin.
 const LABEL: usize = 9;
+/// Imports that are named.
+const IMPORTS: usize = 10;
 /// Calls that are named with the time blocked in them.
 const BLOCKED: usize = 4;
 /// Where the outcome begins behind a short command.
@@ -44,7 +47,9 @@ pub fn show(record: &Record, width: usize) -> String {
         out.push('\n');
         out.push_str(&cpu);
     }
-    if let Some(table) = record.imports.as_ref().and_then(|imports| slowest(imports, width)) {
+    if let Some(table) =
+        record.imports.as_ref().and_then(|imports| slowest(imports, IMPORTS, width))
+    {
         out.push('\n');
         out.push_str(&table);
     }
@@ -91,7 +96,10 @@ pub fn summary(record: &Record, width: usize) -> String {
     let totals = record.syscalls.as_deref().map(Totals::of);
     line("run", run(record, width));
     line("time", time_parts(record));
-    line("blocked", record.time.as_ref().map_or(Vec::new(), blocked));
+    // Of other calls nobody knows.
+    let watched = record.measurement.trace.is_none();
+    let time = record.time.as_ref().filter(|share| watched || share.blocked_ns > 0);
+    line("blocked", time.map_or(Vec::new(), |share| blocked(share, watched)));
     line("calls", totals.as_ref().map_or(Vec::new(), |totals| calls(record, totals)));
     line("files", record.files.as_ref().map_or(Vec::new(), files_line));
     let room = width.saturating_sub(LABEL);
@@ -115,7 +123,7 @@ fn headline(record: &Record, width: usize) -> String {
     if !record.run.attached.is_empty() {
         return attached(record, width);
     }
-    let Outcome { exit_code, signal, core_dumped, wall_ns, .. } = &record.outcome;
+    let Outcome { exit_code, signal, core_dumped, timed_out, wall_ns, .. } = &record.outcome;
     let after = time(*wall_ns);
     let command = if record.run.argv.is_empty() {
         escape(&record.run.label).into_owned()
@@ -124,6 +132,12 @@ fn headline(record: &Record, width: usize) -> String {
     };
     let core = if *core_dumped { ", core dumped," } else { "" };
     let bad = match (exit_code, signal) {
+        (Some(status), _) if *timed_out => {
+            Some(format!("TIMED OUT, exited {status} after {after}"))
+        }
+        (None, Some(signal)) if *timed_out => {
+            Some(format!("TIMED OUT, killed by {}{core} after {after}", escape(signal)))
+        }
         (Some(0), _) => None,
         (Some(status), _) => Some(format!("FAILED, exited {status} after {after}")),
         (None, Some(signal)) => Some(format!("KILLED by {}{core} after {after}", escape(signal))),
@@ -215,7 +229,7 @@ fn time_parts(record: &Record) -> Vec<Clause> {
 }
 
 /// Where threads were while they were neither on a CPU nor waiting for one.
-fn blocked(share: &TimeShare) -> Vec<Clause> {
+fn blocked(share: &TimeShare, watched: bool) -> Vec<Clause> {
     let whole = if share.threads == 1 {
         format!("{} of {}", time(share.blocked_ns), time(share.lifetime_ns))
     } else {
@@ -234,7 +248,8 @@ fn blocked(share: &TimeShare) -> Vec<Clause> {
     let mut parts =
         vec![in_parentheses(&whole, calls).unwrap_or_else(|| Clause::one(whole.clone()))];
     if share.other_ns > share.lifetime_ns / 100 {
-        parts.push(Clause::one(format!("stopped or paging {}", time(share.other_ns))));
+        let what = if watched { "stopped or paging" } else { "stopped, paging or not watched" };
+        parts.push(Clause::one(format!("{what} {}", time(share.other_ns))));
     }
     parts
 }
@@ -269,12 +284,20 @@ fn memory(record: &Record) -> Vec<Clause> {
     let alone = tree.is_some_and(|tree| tree.processes == 1);
     let what = if alone { "peak" } else { "largest process" };
     let line = match (tree.and_then(|tree| tree.peak_rss_bytes), &record.rusage) {
-        (Some(peak), _) => format!("{what} {}", bytes(peak)),
+        (Some(peak), _) => {
+            let holds = |process: &&Process| process.peak_rss_bytes == Some(peak);
+            let whose = record.processes.iter().flatten().find(holds).and_then(program);
+            match whose.filter(|_| !alone) {
+                Some(name) => format!("{what} {} ({})", bytes(peak), escape(name)),
+                None => format!("{what} {}", bytes(peak)),
+            }
+        }
         // Not the same: the launcher's own size is its lower bound.
         (None, Some(usage)) => format!("{what} {} (ru_maxrss)", bytes(usage.ru_maxrss_bytes)),
-        (None, None) => return Vec::new(),
+        (None, None) => String::new(),
     };
-    let mut clauses = vec![Clause::one(line)];
+    let mut clauses: Vec<Clause> =
+        (!line.is_empty()).then(|| Clause::one(line)).into_iter().collect();
     let mut ends = record.proc.iter().flatten().filter(|snapshot| snapshot.is_of_end());
     let root = ends.find(|snapshot| snapshot.process == 0);
     if let Some(memory) = root.and_then(|root| root.memory.as_ref())
@@ -283,8 +306,10 @@ fn memory(record: &Record) -> Vec<Clause> {
         let shmem = memory.shmem_bytes.unwrap_or(0);
         let all = bytes(anon.saturating_add(file).saturating_add(shmem));
         let shared = if shmem > 0 { format!(" + shared {}", bytes(shmem)) } else { String::new() };
+        let whose = if alone { "" } else { "the command " };
+        let when = root.map_or("exit", |root| root.event.as_str());
         clauses.push(Clause::one(format!(
-            "at exit anonymous {} + file-backed {}{shared} = {all}",
+            "{whose}at {when} anonymous {} + file-backed {}{shared} = {all}",
             bytes(anon),
             bytes(file)
         )));

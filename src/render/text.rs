@@ -91,6 +91,11 @@ pub fn shorten_middle(text: &str, width: usize) -> Cow<'_, str> {
     shorten(text, width, 2)
 }
 
+/// The text in at most `width` columns, cut at its end, where `…` says so.
+pub(super) fn shorten_end(text: &str, width: usize) -> Cow<'_, str> {
+    shorten(text, width, 1)
+}
+
 /// As [`shorten_middle`], for paths that stand below each other: most of what
 /// is kept is of the end, since their beginnings are much the same.
 pub(super) fn shorten_path(path: &str, width: usize) -> Cow<'_, str> {

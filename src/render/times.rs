@@ -5,11 +5,13 @@ use std::fmt::Write;
 use crate::record::{Process, Record, TimeShare};
 
 use super::grid::{Grid, Head};
-use super::text::{escape, shorten_middle};
+use super::text::{escape, shorten_end, shorten_path};
 use super::units::{bytes, time};
 
 /// Threads, objects and samples that are listed.
 const MOST: usize = 40;
+/// Calls that are named of a thread.
+const CALLS: usize = 3;
 /// A name is never cut below this.
 const NAME: usize = 12;
 
@@ -20,7 +22,11 @@ fn head(title: &str, right: bool) -> Head {
 /// Numbers in front, names behind them, as much as fits; then what was left out.
 fn rendered(mut grid: Grid, names: &[String], left_out: usize, width: usize) -> String {
     let room = grid.room(width).max(NAME);
-    grid.complete(names.iter().map(|name| shorten_middle(name, room).into_owned()));
+    grid.complete(names.iter().map(|name| {
+        let is_path = name.starts_with('/');
+        let short = if is_path { shorten_path(name, room) } else { shorten_end(name, room) };
+        short.into_owned()
+    }));
     let mut out = grid.render();
     if left_out > 0 {
         let _ = writeln!(out, "... {left_out} more"); // A string takes all.
@@ -36,7 +42,7 @@ pub fn times(record: &Record, width: usize) -> String {
     for process in processes {
         for thread in &process.threads {
             let Some(share) = &thread.time else { continue };
-            let name = thread.name.as_deref().or(command(process)).unwrap_or("?");
+            let name = thread.name.as_deref().or(program(process)).unwrap_or("?");
             rows.push((share, format!("{} {}", thread.tid, escape(name))));
         }
     }
@@ -44,7 +50,7 @@ pub fn times(record: &Record, width: usize) -> String {
     let all = record.time.as_ref().filter(|_| rows.len() > 1);
     let titles = ["lived", "on CPU", "runnable", "blocked", "other"];
     let mut heads: Vec<Head> = titles.iter().map(|title| head(title, true)).collect();
-    heads.push(head("thread: blocked most in", false));
+    heads.push(head("thread: blocked in", false));
     let mut grid = Grid::new(heads);
     let mut names = Vec::new();
     let left_out = rows.len().saturating_sub(MOST);
@@ -53,10 +59,10 @@ pub fn times(record: &Record, width: usize) -> String {
         let parts =
             [share.lifetime_ns, share.cpu_ns, share.run_queue_ns, share.blocked_ns, share.other_ns];
         grid.row(parts.iter().map(|&ns| time(ns)).collect());
-        names.push(match share.blocked.first() {
-            Some(most) => format!("{name}: {}", escape(&most.name)),
-            None => name,
-        });
+        let most = share.blocked.iter().take(CALLS);
+        let most = most.map(|call| format!("{} {}", escape(&call.name), time(call.blocked_ns)));
+        let most: Vec<String> = most.collect();
+        names.push(if most.is_empty() { name } else { format!("{name}: {}", most.join(", ")) });
     }
     let mut out = rendered(grid, &names, left_out, width);
     let blocked = record.time.as_ref().map_or(&[][..], |share| &share.blocked);
@@ -109,14 +115,20 @@ pub fn memory(record: &Record, width: usize) -> String {
             size(sample.file_bytes),
             size(sample.shmem_bytes),
         ]);
-        let name = command(process).unwrap_or("?");
+        let name = program(process).unwrap_or("?");
         names.push(format!("{} {}, {}", process.pid, escape(name), escape(&sample.event)));
+    }
+    if names.is_empty() {
+        return out.trim_end().to_owned() + "\n";
+    }
+    if names.is_empty() {
+        return out.trim_end().to_owned() + "\n";
     }
     out + &rendered(grid, &names, samples().count().saturating_sub(MOST), width)
 }
 
 /// The name of what a process ran last.
-fn command(process: &Process) -> Option<&str> {
+pub(super) fn program(process: &Process) -> Option<&str> {
     let exec = process.execs.last();
     let file = exec.and_then(|exec| exec.exe.as_deref()).or(process.image.as_deref())?;
     file.rsplit('/').next()

@@ -99,8 +99,8 @@ impl Mapped {
             entry.names.push(name);
         }
         if link.gone && fresh {
-            // No name leads to it later. Others are read when the loader has done so:
-            // what is read first may come from a disk, and it is not ours to wait.
+            // No name leads to it later. Others are read at the end, when the loader has
+            // done so: reading first would take the program's major faults from it.
             entry.gone = true;
             entry.linkage = patiently(move || linkage(open_descriptor(tid, fd))).flatten();
         }

@@ -81,7 +81,7 @@ fn several_processes_are_told_apart_and_all_fits() {
     let page = show(&whole, 80);
     assert!(
         page.contains(
-            "imports  41 modules in 2 processes in 10.0 us
+            "imports  41 modules in 2 processes in 10.0 us of a second run
 "
         ),
         "{page}"

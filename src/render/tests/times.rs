@@ -40,10 +40,10 @@ fn two() -> Record {
 fn threads_stand_by_their_lives_and_calls_by_the_time_blocked() {
     let text = times(&two(), 80);
     assert_tidy(&text, 80);
-    let expected = " lived  on CPU runnable blocked   other thread: blocked most in
-800 ms 5.00 ms  2.00 ms  790 ms 3.00 ms 1201 sleep: clock_nanosleep
-100 ms 20.0 ms  2.00 ms 70.0 ms 8.00 ms 1200 sh: wait4
-900 ms 25.0 ms  2.00 ms  860 ms 13.0 ms all: clock_nanosleep
+    let expected = " lived  on CPU runnable blocked   other thread: blocked in
+800 ms 5.00 ms  2.00 ms  790 ms 3.00 ms 1201 sleep: clock_nanosleep 790 ms
+100 ms 20.0 ms  2.00 ms 70.0 ms 8.00 ms 1200 sh: wait4 70.0 ms
+900 ms 25.0 ms  2.00 ms  860 ms 13.0 ms all: clock_nanosleep 860 ms
 
 blocked calls in
  860 ms     3 clock_nanosleep
