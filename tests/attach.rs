@@ -278,6 +278,24 @@ fn run_says_what_a_process_held_when_it_was_let_go_and_where_its_time_went() {
 }
 
 #[test]
+fn each_thread_that_is_let_go_has_its_time() {
+    let Some(target) = Target::start(&["counts", "6", "100"], 6) else { return };
+    for _ in 0..5 {
+        let scratch = Scratch::new("shares");
+        let mut command = coldtrace("run");
+        command.arg("--runs").arg(scratch.path("runs")).args(["-p", &target.pid.to_string()]);
+        let finished = finish(command.args(["--max-slowdown", "off", "--duration", "100ms"]));
+        finished.assert_code(0);
+        let record = read_record(&scratch.path("runs/latest/record.json"), &finished);
+        assert_eq!(record.time.as_ref().map(|time| time.threads), Some(6), "{finished}");
+        let threads = record.processes.iter().flatten().flat_map(|process| &process.threads);
+        assert!(threads.clone().all(|thread| thread.time.is_some()), "{finished}");
+        assert!(record.tree.is_some_and(|tree| tree.run_queue_ns.is_some()), "{finished}");
+    }
+    target.ends_well();
+}
+
+#[test]
 fn children_and_execs_of_an_attached_process_are_followed() {
     let Some(program) = built("target") else { return };
     let path = program.path.to_string_lossy();

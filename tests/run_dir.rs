@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coldtrace::record::{Artifact, Process, Record};
-use support::board::until;
+use support::board::{is_traced, until};
 use support::fixture::built;
 use support::process::{Finished, finish, start};
 use support::{Scratch, coldtrace, find_program, is_root, read_record, skip, table};
@@ -497,6 +497,59 @@ fn a_disk_that_fills_during_the_run_loses_no_output_and_gives_the_summary() {
         }
     }
     assert!(ran > 0, "it never ran");
+}
+
+/// Whatever is left on the disk: a record is worth more than the files that it was made of.
+#[test]
+fn files_of_proc_give_way_to_the_record() {
+    let scratch = Scratch::new("gives-way");
+    let disk = scratch.path("disk");
+    let script = format!(
+        "{} run --runs {d}/runs -e trace=%file --snapshot-at exec -- true; echo status $?; ls {d}/runs/2*/",
+        support::coldtrace_path().display(),
+        d = disk.display()
+    );
+    let mut gave_way = 0;
+    for left in (40960..=65536).step_by(4096) {
+        let Some(finished) = on_a_full_disk(&disk, left, &script) else {
+            return;
+        };
+        let out = finished.out();
+        if !finished.err().contains("were removed for it") || !out.contains("record.json\n") {
+            continue;
+        }
+        gave_way += 1;
+        assert!(out.contains("status 125\n"), "{finished}");
+        assert!(!out.contains("smaps.txt") && !out.contains("at-1"), "{finished}");
+    }
+    assert!(gave_way > 0, "with so much left there was room for all or for nothing");
+}
+
+#[test]
+fn a_signal_after_the_command_has_ended_does_not_cost_the_record() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let scratch = Scratch::new("late-signal");
+        let (runs, ready) = (scratch.path("runs"), scratch.path("ready"));
+        // Whoever was let go holds the streams open: coldtrace waits a little for what it writes.
+        let script =
+            format!("(while :; do echo x; sleep 0.02; done) & echo $! > {}", ready.display());
+        let words = ["--detach-on-exit", "--", "sh", "-c", &script];
+        let running = start(run_in(&runs).args(words));
+        let writer: i32 = until("the command's end", || {
+            let text = std::fs::read_to_string(&ready).ok()?;
+            text.trim().parse().ok().filter(|&pid| !is_traced(&format!("{pid}")))
+        });
+        running.kill(signal);
+        // It would write for ever: the wait for it has an end, and the record is there.
+        until("the record", || runs.join("latest/record.json").exists().then_some(()));
+        // SAFETY: kill takes two numbers; it is a descendant of ours that nobody reaped.
+        unsafe { libc::kill(writer, libc::SIGKILL) };
+        running.finish();
+        let record = std::fs::read(runs.join("latest/record.json")).expect("it is there");
+        let record: Record = serde_json::from_slice(&record).expect("it is whole");
+        let notes = &record.measurement.notes;
+        assert!(notes.iter().any(|note| note.contains("holds the stream open")), "{notes:?}");
+    }
 }
 
 #[test]

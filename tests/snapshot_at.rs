@@ -259,6 +259,7 @@ os._exit(0)
         finished.assert_code(0);
         let mut at = snapshots(&record).iter().map(|snapshot| snapshot.at_ns);
         let (Some(call), Some(end)) = (at.next(), at.next()) else { panic!("{:?}", record.proc) };
+        assert_eq!(table::contradictions(&record), Vec::<String>::new(), "{finished}");
         let took = record.syscalls.iter().flatten().find(|row| row.name == "getpriority");
         let took = took.and_then(|row| row.wall_ns).map(|wall| wall.max).expect("it was timed");
         // Between the two there is nothing but the first of them, and the call.

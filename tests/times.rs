@@ -114,15 +114,24 @@ fn a_small_program_that_a_large_one_runs_is_small() {
 
 #[test]
 fn calls_that_do_not_block_are_not_blocked_in() {
-    // 200 getppid a thread, by 32 threads.
+    // 200 getppid a thread, by 32 threads; clone and fork stop once more than others.
     let Some(program) = built("processes-threads") else { return };
-    let record = run(&[], &[&program.path]);
-    let tree = record.time.as_ref().expect("a traced run has it");
-    assert_eq!(Some(tree.threads), record.tree.as_ref().map(|tree| tree.threads));
-    let getppid = tree.blocked.iter().find(|row| row.name == "getppid");
-    // One that lost its CPU in between was not blocked: what is left is the way to the tracer.
-    let blocked = getppid.map_or(0, |row| row.blocked_ns);
-    assert!(blocked < tree.lifetime_ns / 50, "{blocked} of {} ns", tree.lifetime_ns);
+    let mut tries = Vec::new();
+    for _ in 0..5 {
+        let record = run(&[], &[&program.path]);
+        assert_eq!(table::contradictions(&record), Vec::<String>::new());
+        let tree = record.time.as_ref().expect("a traced run has it");
+        assert_eq!(Some(tree.threads), record.tree.as_ref().map(|tree| tree.threads));
+        // One that lost its CPU to others was not blocked: what is left is the way to the tracer.
+        let names = ["getppid", "clone", "fork", "execve"];
+        let rows = tree.blocked.iter().filter(|row| names.contains(&row.name.as_str()));
+        let blocked: u64 = rows.map(|row| row.blocked_ns).sum();
+        if blocked < tree.lifetime_ns / 50 {
+            return;
+        }
+        tries.push(format!("{blocked} of {} ns: {:?}", tree.lifetime_ns, tree.blocked));
+    }
+    panic!("{tries:#?}");
 }
 
 #[test]

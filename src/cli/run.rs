@@ -9,7 +9,7 @@ use coldtrace::record::{
     Artifact, Collect, Collected, CpuSamples, Environment, Imports, Interpreter, Record, Run,
     RunDir,
 };
-use coldtrace::tracer::{Command, Ending, Options, reason, run_untraced, was_closed};
+use coldtrace::tracer::{Command, Ending, Held, Options, reason, run_untraced, was_closed};
 use coldtrace::{importtime, render, why_not_again};
 
 use super::end::{End, Failure, OWN_FAILURE};
@@ -51,10 +51,6 @@ pub struct Args {
     /// and with `all` of every process
     #[arg(long, value_name = "WHOSE", default_value = "root")]
     snapshot: Whose,
-    /// Where CPU time goes, sampled so many times a second of it (1 to 10000), or
-    /// `off`
-    #[arg(long, value_name = "HZ", value_parser = sampling, default_value = "199")]
-    cpu_samples: Sampling,
     /// The same at other moments, of every process with `--snapshot all`, else of
     /// the command's: `exec`, after each; `call:NAME`, when it is first made (as
     /// for -e trace=); `open:GLOB`, after the first open of a path that matches
@@ -62,6 +58,10 @@ pub struct Args {
     /// more than once
     #[arg(long, value_name = "EVENT")]
     snapshot_at: Vec<String>,
+    /// Where CPU time goes, sampled so many times a second of it (1 to 10000), or
+    /// `off`
+    #[arg(long, value_name = "HZ", value_parser = sampling, default_value = "199")]
+    cpu_samples: Sampling,
     /// Keep of each opened path where it led, if that is elsewhere
     #[arg(long)]
     resolve: bool,
@@ -146,6 +146,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     let how = How { tracing: &args.tracing, options, collect, trace: !args.no_trace };
     run.id = Some(dir.id().into());
     let mut environment = Environment::now(&args.env_values);
+    let held = Held::new();
     let ran = prepare(args.output, &mut target, &dir)
         .and_then(|tee| how.run(target, run).map(|done| (done, tee)));
     let (Done { mut record, end, snapshots }, tee) = match ran {
@@ -157,17 +158,25 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     };
     environment.interpreter = Interpreter::of(&record);
     record.environment = Some(environment);
-    let mut failures = tee.map(|tee| tee.finish(&mut record)).unwrap_or_default();
+    let mut failures = tee.map(|tee| tee.finish(&mut record, &held)).unwrap_or_default();
     if args.output == Keep::Log {
         record.outcome.stdout_bytes = dir.size("stdout.log");
         record.outcome.stderr_bytes = dir.size("stderr.log");
     }
     failures.extend(keep(&snapshots, &mut record, &dir).err());
     let write = |record: &mut Record| {
-        record.artifacts = Some(Artifact::all(&dir.path()));
+        record.artifacts = Some(Artifact::all(&dir.path(), record.artifacts.take()));
         dir.write(record)
     };
     let mut written = write(&mut record);
+    if let Err(e) = &written
+        && dir.make_room()
+    {
+        failures.push(format!("{e}: files of /proc beside the record were removed for it"));
+        record.artifacts = None;
+        record.proc.iter_mut().flatten().for_each(|snapshot| snapshot.directory = None);
+        written = write(&mut record);
+    }
     let mut output = Output::Stderr;
     // The record is there by now, whatever becomes of a second run.
     if let (Some(again), Ok(())) = (again, &written) {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use coldtrace::record::Record;
-use coldtrace::tracer::{block_all, high, reason};
+use coldtrace::tracer::{Held, block_all, high, reason};
 
 use super::end::Failure;
 use super::output::{reader_has_gone, write_all};
@@ -45,13 +45,19 @@ impl Tee {
 
     /// Waits for the rest of the output and notes how much there was. What went
     /// wrong comes back, a line each.
-    pub fn finish(self, record: &mut Record) -> Vec<String> {
+    pub fn finish(self, record: &mut Record, held: &Held) -> Vec<String> {
         let mut failures = Vec::new();
+        let begun = Instant::now();
         for stream in &self.streams {
             // Only the time counts in which nothing came and nothing was shown.
             let mut idle_since = Instant::now();
             let mut last = stream.bytes.load(Relaxed);
             while !stream.thread.is_finished() && idle_since.elapsed() < PATIENCE {
+                // A descendant that was let go may write for ever.
+                let caught_up = stream.idle.load(Relaxed);
+                if held.is_end_asked() || (caught_up && begun.elapsed() > 2 * PATIENCE) {
+                    break;
+                }
                 std::thread::sleep(Duration::from_millis(1));
                 let bytes = stream.bytes.load(Relaxed);
                 if bytes != last || !stream.idle.load(Relaxed) {

@@ -62,16 +62,16 @@ impl Snapshot {
         };
         let mut files: Vec<_> = names.iter().filter_map(read).collect();
         if names.len() == FILES.len() {
-            files.push(("fd", descriptors(&dir)));
+            files.extend(descriptors(&dir).map(|open| ("fd", open)));
         }
         Self { process, at, took: 0, event: String::new(), files }
     }
 }
 
 /// `NUMBER -> TARGET`, a line each, by number; newlines in targets escaped.
-fn descriptors(dir: &str) -> Vec<u8> {
+fn descriptors(dir: &str) -> Option<Vec<u8>> {
     let mut open: Vec<(i32, Vec<u8>)> = Vec::new();
-    for entry in fs::read_dir(format!("{dir}/fd")).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(format!("{dir}/fd")).ok()?.flatten() {
         let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
         if let (Some(number), Ok(target)) = (number, fs::read_link(entry.path())) {
             open.push((number, target.as_os_str().as_bytes().to_vec()));
@@ -89,7 +89,7 @@ fn descriptors(dir: &str) -> Vec<u8> {
         }
         text.push(b'\n');
     }
-    text
+    Some(text)
 }
 
 /// Most that is kept of all snapshots but those at ends, bytes: they stay in
@@ -113,8 +113,6 @@ pub struct Snapshots {
     pub refused: u64,
     /// Time that taking the root's took: the command did not need it, ns.
     pub spent: Nanos,
-    /// Time that the last event took.
-    took: Nanos,
     /// Bytes of those at moments.
     held: usize,
     /// Moments that have come, by number.
@@ -203,7 +201,6 @@ impl Snapshots {
         let size = snapshot.files.iter().map(|(_, text)| text.len()).sum();
         let took = begun.elapsed().as_nanos() as u64;
         self.taken.push(Snapshot { took, event, ..snapshot });
-        self.took += took;
         if root {
             self.spent += took;
         }
@@ -231,12 +228,7 @@ impl Observer for Snapshots {
         self.moments.iter().fold(CallSet::none(), |calls, moment| calls.union(&moment.calls()))
     }
 
-    fn took(&self) -> Nanos {
-        self.took
-    }
-
     fn event(&mut self, event: &Event) {
-        self.took = 0;
         match *event {
             Event::ProcessStarted { process, pid, vfork, .. } => {
                 // Until its exec the root is the launcher.

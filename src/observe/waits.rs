@@ -9,11 +9,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::syscall::{CallSet, Sys};
-use crate::tracer::{Call, Ending, Event, Nanos, Observer, ProcessId, ThreadId};
+use crate::tracer::{Call, Ending, Event, Nanos, Observer, ProcessId, ThreadId, descriptor_limit};
 
-/// Threads of which /proc/TID/schedstat stays open: a descriptor saves most of
-/// what a look costs, and there are only so many.
-const MOST_OPEN: usize = 128;
+/// Of how many threads /proc/TID/schedstat stays open: a descriptor saves most of
+/// what a look costs, and there are only so many (RLIMIT_NOFILE).
+fn most_open() -> usize {
+    const MOST: usize = 128;
+    descriptor_limit().map_or(0, |limit| (limit / 4).min(MOST))
+}
 
 /// Of a shorter call what was not spent on a CPU is the way to the tracer and
 /// back, ns: a look at its end is saved.
@@ -54,7 +57,7 @@ impl Schedule {
 /// How often, and how long, a thread was blocked in one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Blocked {
-    /// Calls that gave up the CPU.
+    /// Calls in which it got a CPU more than once: it had given it up, or lost it.
     pub calls: u64,
     /// Time in them neither on a CPU nor waiting for one, ns.
     pub ns: u64,
@@ -63,7 +66,6 @@ pub struct Blocked {
 /// One thread.
 #[derive(Debug)]
 pub struct ThreadTime {
-    process: ProcessId,
     tid: i32,
     file: Option<File>,
     /// From when on it is watched.
@@ -92,14 +94,15 @@ impl ThreadTime {
 
     fn call(&mut self, call: &Call) {
         let (entered, before) = match call.entered {
+            // It went on when the collectors had been told of it.
             Some(at) => {
                 let Some(depth) = self.inside.iter().rposition(|(then, _)| *then <= at) else {
                     return;
                 };
                 let found = self.inside.get(depth).copied();
                 self.inside.truncate(depth);
-                let Some(found) = found else { return };
-                found
+                let Some((_, before)) = found else { return };
+                (at, before)
             }
             // It was in it when it was attached to.
             None => (self.start, self.base),
@@ -110,14 +113,21 @@ impl ThreadTime {
         }
         let Some(now) = self.read() else { return };
         let used = now.since(before);
-        // One slice is the way from the stop at the entry to the next.
-        if used.slices > 1 {
+        // One slice is the way from the stop at the entry to the next stop.
+        let stops = if stops_inside(call.sys) { 2 } else { 1 };
+        if used.slices > stops {
             let row = self.blocked.entry(call.sys).or_default();
             row.calls += 1;
             let wall = left.saturating_sub(entered);
-            row.ns = row.ns.saturating_add(wall.saturating_sub(used.cpu + used.run_queue));
+            row.ns =
+                row.ns.saturating_add(wall.saturating_sub(used.cpu.saturating_add(used.run_queue)));
         }
     }
+}
+
+/// Whether a call has an event stop (ptrace(2)) between its entry and its exit.
+fn stops_inside(sys: Sys) -> bool {
+    sys.is_exec() || matches!(sys.name(), Some("clone" | "clone3" | "fork" | "vfork"))
 }
 
 fn path(tid: i32) -> String {
@@ -130,26 +140,39 @@ pub struct Waits {
     /// By thread.
     pub threads: HashMap<ThreadId, ThreadTime>,
     calls: CallSet,
+    /// Threads of the processes that are there.
+    alive: HashMap<ProcessId, Vec<ThreadId>>,
     attached: HashSet<ProcessId>,
     open: usize,
+    most_open: usize,
+    /// The command's own time is counted.
+    has_begun: bool,
 }
 
 impl Waits {
     /// Of the time in these calls, which are watched: more must not stop for it.
     pub fn new(calls: CallSet) -> Self {
-        Self { threads: HashMap::new(), calls, attached: HashSet::new(), open: 0 }
+        Self {
+            threads: HashMap::new(),
+            calls,
+            alive: HashMap::new(),
+            attached: HashSet::new(),
+            open: 0,
+            most_open: most_open(),
+            has_begun: false,
+        }
     }
 
     fn start(&mut self, process: ProcessId, thread: ThreadId, tid: i32, start: Nanos) {
-        let file = if self.open < MOST_OPEN { File::open(path(tid)).ok() } else { None };
+        let file = if self.open < self.most_open { File::open(path(tid)).ok() } else { None };
         self.open += usize::from(file.is_some());
         let (base, used, left) = (Schedule::default(), None, None);
         let (inside, blocked) = (Vec::new(), HashMap::new());
-        let mut time = ThreadTime { process, tid, file, start, base, used, inside, blocked, left };
-        if self.attached.contains(&process) {
-            time.base = time.read().unwrap_or_default();
-        }
+        let mut time = ThreadTime { tid, file, start, base, used, inside, blocked, left };
+        // On a busy machine it was there for a while before its creator told of it.
+        time.base = time.read().unwrap_or_default();
         self.threads.insert(thread, time);
+        self.alive.entry(process).or_default().push(thread);
     }
 
     /// Nothing more is asked of a thread.
@@ -179,23 +202,23 @@ impl Observer for Waits {
             }
             Event::Attached { process, at, .. } => {
                 self.attached.insert(process);
-                let of_it = |(thread, time): (&ThreadId, &ThreadTime)| {
-                    (time.process == process).then_some(*thread)
-                };
-                let threads: Vec<ThreadId> = self.threads.iter().filter_map(of_it).collect();
-                for thread in threads {
+                for thread in self.alive.get(&process).cloned().unwrap_or_default() {
                     self.begin(thread, at);
                 }
             }
             // Before the command's own exec it is the launcher's time.
             Event::Execing { process: ProcessId(0), at, .. } => {
-                if self.threads.get(&ThreadId(0)).is_some_and(|t| t.base == Schedule::default()) {
+                if !self.has_begun && !self.attached.contains(&ProcessId(0)) {
+                    self.has_begun = true;
                     self.begin(ThreadId(0), at);
                 }
             }
             Event::Execed { process, thread, pid, .. } => {
-                for time in self.threads.values_mut().filter(|t| t.process == process) {
-                    time.left = None; // The exec has ended it.
+                // The exec has ended the others.
+                for other in self.alive.insert(process, vec![thread]).into_iter().flatten() {
+                    if let Some(time) = self.threads.get_mut(&other) {
+                        time.left = None;
+                    }
                 }
                 let renamed = self.threads.get_mut(&thread).filter(|time| time.tid != pid);
                 if let Some(time) = renamed {
@@ -232,15 +255,15 @@ impl Observer for Waits {
                 }
                 self.close(thread);
             }
-            Event::ProcessEnded { process, ending: Ending::Detached, .. } => {
-                for time in self.threads.values_mut().filter(|t| t.process == process) {
-                    time.used = time.used.or(time.left);
+            Event::ProcessEnded { process, ending, .. } => {
+                let threads = self.alive.remove(&process).unwrap_or_default();
+                for thread in threads.iter().filter(|_| ending == Ending::Detached) {
+                    if let Some(time) = self.threads.get_mut(thread) {
+                        time.used = time.used.or(time.left);
+                    }
                 }
             }
-            Event::Execing { .. }
-            | Event::Needed(_)
-            | Event::ProcessEnded { .. }
-            | Event::Watched { .. } => {}
+            Event::Execing { .. } | Event::Needed(_) | Event::Watched { .. } => {}
         }
     }
 

@@ -22,9 +22,10 @@ pub struct Artifact {
 }
 
 impl Artifact {
-    /// All files below `dir` but the record itself, by name.
-    pub fn all(dir: &Path) -> Vec<Self> {
-        let mut found = Vec::new();
+    /// All files below `dir` but the record itself, by name. Those that are known
+    /// already have not changed.
+    pub fn all(dir: &Path, known: Option<Vec<Self>>) -> Vec<Self> {
+        let mut found = known.unwrap_or_default();
         collect(dir, "", &mut found);
         found.sort_by(|a: &Self, b| a.file.cmp(&b.file));
         found
@@ -38,7 +39,10 @@ fn collect(dir: &Path, prefix: &str, found: &mut Vec<Artifact>) {
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
             collect(&entry.path(), &format!("{file}/"), found);
-        } else if kind.is_file() && !(prefix.is_empty() && name.starts_with("record.json")) {
+        } else if kind.is_file()
+            && !(prefix.is_empty() && name.starts_with("record.json"))
+            && !found.iter().any(|known| known.file == file)
+        {
             let hashed = hash(&entry.path()).ok();
             let bytes = hashed.as_ref().map(|(bytes, _)| *bytes);
             let size = || entry.metadata().map_or(0, |m| m.len());

@@ -1,5 +1,7 @@
 //! A whole record of one session: all collectors, and what they make together.
 
+use std::path::Path;
+
 use crate::observe::{
     By, Counts, CpuSampling, FirstOutput, Moment, Paths, Processes, Snapshot, Snapshots, Statuses,
     Waits, Which,
@@ -27,10 +29,10 @@ pub struct Collect {
     pub resolve: bool,
     /// Whose /proc is read at the end.
     pub snapshots: Which,
-    /// Samples a second of CPU time, 1 to 10000; `None`: none are taken.
-    pub cpu_samples: Option<u32>,
     /// At what else.
     pub moments: Vec<Moment>,
+    /// Samples a second of CPU time, 1 to 10000; `None`: none are taken.
+    pub cpu_samples: Option<u32>,
 }
 
 impl Default for Collect {
@@ -105,6 +107,12 @@ impl Collect {
             )),
             (None, None) => None,
         };
+        let has_proc = Path::new("/proc/self").exists();
+        if !has_proc {
+            let why =
+                "/proc is not mounted: memory, mappings and whose files they were are not known";
+            record.measurement.notes.push(why.into());
+        }
         if self.snapshots != Which::Off || !self.moments.is_empty() {
             let parse = |snapshot| ProcSnapshot::of(snapshot, traced.started);
             let proc: Vec<ProcSnapshot> = snapshots.taken.iter().map(parse).collect();
@@ -120,7 +128,7 @@ impl Collect {
             if let Some(objects) = root.and_then(|root| root.objects.as_deref()) {
                 MappedFile::add_memory(&mut mapped, objects);
             }
-            record.mapped = Some(mapped);
+            record.mapped = has_proc.then_some(mapped);
             record.files = Some(Files::of(&paths, traced.started));
         }
         Ok(Collected { record, traced, snapshots: snapshots.taken })

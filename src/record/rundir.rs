@@ -139,6 +139,21 @@ impl RunDir {
         )
     }
 
+    /// Removes the files of /proc, which are in the record too; whether there were
+    /// any.
+    pub fn make_room(&self) -> bool {
+        let mut any = false;
+        for entry in fs::read_dir(self.path()).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("at-") {
+                any |= fs::remove_dir_all(entry.path()).is_ok();
+            } else if Path::new(&name).extension().is_some_and(|ending| ending == "txt") {
+                any |= fs::remove_file(entry.path()).is_ok();
+            }
+        }
+        any
+    }
+
     /// Removes it: the command never ran. What holds output is kept.
     pub fn discard(self) {
         let logs = ["stdout.log", "stderr.log"];
@@ -150,7 +165,10 @@ impl RunDir {
 
 /// What a run holds may be private: only its owner reads it.
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+    // What the command may have put there: neither followed nor waited for.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)
 }
 
 /// A label as part of a file name.

@@ -36,7 +36,8 @@ pub struct BlockedCall {
     pub name: String,
     /// ABI whose table the number is from.
     pub abi: String,
-    /// Calls that gave up the CPU; others returned without.
+    /// Calls in which a thread got a CPU more than once: it had given it up, or lost
+    /// it to others.
     pub calls: u64,
     /// Time in them neither on a CPU nor waiting for one.
     pub blocked_ns: u64,
@@ -50,9 +51,10 @@ impl TimeShare {
         for thread in threads {
             let Some((end, used)) = thread.used else { continue };
             share.threads += 1;
-            share.lifetime_ns += end.saturating_sub(thread.start);
-            share.cpu_ns += used.cpu;
-            share.run_queue_ns += used.run_queue;
+            let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+            add(&mut share.lifetime_ns, end.saturating_sub(thread.start));
+            add(&mut share.cpu_ns, used.cpu);
+            add(&mut share.run_queue_ns, used.run_queue);
             for (&sys, row) in &thread.blocked {
                 match blocked.iter_mut().find(|(other, _)| *other == sys) {
                     Some((_, sum)) => {
@@ -70,7 +72,8 @@ impl TimeShare {
         share.blocked.sort_by(|a, b| {
             b.blocked_ns.cmp(&a.blocked_ns).then_with(|| (&a.name, &a.abi).cmp(&(&b.name, &b.abi)))
         });
-        share.blocked_ns = share.blocked.iter().map(|call| call.blocked_ns).sum();
+        share.blocked_ns =
+            share.blocked.iter().fold(0, |sum, call| sum.saturating_add(call.blocked_ns));
         let known =
             share.cpu_ns.saturating_add(share.run_queue_ns).saturating_add(share.blocked_ns);
         share.other_ns = share.lifetime_ns.saturating_sub(known);

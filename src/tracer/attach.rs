@@ -1,7 +1,7 @@
 //! Attaching to processes that run already: every thread of each, whatever it
 //! is doing, while it goes on making more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -30,9 +30,7 @@ pub struct Seized {
     /// Threads that these made since are traced too, and report by themselves.
     pub tids: Vec<(i32, Option<Nanos>)>,
     /// Threads that may run untraced, or do.
-    pub note: Option<String>,
-    /// Reports that came meanwhile, to be served.
-    pub reports: Vec<Waited>,
+    pub notes: Vec<String>,
 }
 
 /// Seizes and stops every thread of process `pid`, until `until` or until
@@ -43,6 +41,8 @@ pub struct Seized {
 /// stands still, and the kernel counts no more than these, there is no other
 /// that could make one.
 ///
+/// What is reported meanwhile goes to `reports`, to be served.
+///
 /// # Errors
 /// When the process cannot be traced, or is not there; nothing is seized then.
 pub fn seize_all(
@@ -50,6 +50,7 @@ pub fn seize_all(
     options: i32,
     until: Nanos,
     is_called_off: &dyn Fn() -> bool,
+    reports: &mut VecDeque<Waited>,
 ) -> Result<Seized, Error> {
     if is_self_or_ancestor(pid) {
         return Err(Error::CannotAttach {
@@ -57,7 +58,7 @@ pub fn seize_all(
             cause: "it is coldtrace itself, or one of its ancestors".into(),
         });
     }
-    let mut search = Search { pid, options, ..Search::default() };
+    let mut search = Search::of(pid, options, reports);
     let begun = now();
     search.last_new = begun;
     loop {
@@ -81,7 +82,7 @@ pub fn seize_all(
             break;
         }
         if now.saturating_sub(begun) > LONGEST {
-            search.found.note = Some(format!(
+            search.found.notes.push(format!(
                 "not every thread of {pid} could be attached to: some may run untraced, and their \
                  calls are missing"
             ));
@@ -93,7 +94,7 @@ pub fn seize_all(
     }
     let Search { mut found, foreign, .. } = search;
     if let Some(tracer) = foreign.first() {
-        found.note = Some(format!(
+        found.notes.push(format!(
             "threads of {pid} are traced by process {tracer}: their calls are missing"
         ));
     }
@@ -104,10 +105,10 @@ pub fn seize_all(
 }
 
 /// One look after another at the threads of a process.
-#[derive(Debug, Default)]
-struct Search {
+struct Search<'a> {
     pid: i32,
     options: i32,
+    reports: &'a mut VecDeque<Waited>,
     found: Seized,
     /// Whom to seize was tried.
     tried: BTreeSet<i32>,
@@ -139,7 +140,21 @@ impl Pass {
     }
 }
 
-impl Search {
+impl<'a> Search<'a> {
+    fn of(pid: i32, options: i32, reports: &'a mut VecDeque<Waited>) -> Self {
+        Self {
+            pid,
+            options,
+            reports,
+            found: Seized::default(),
+            tried: BTreeSet::new(),
+            still: BTreeSet::new(),
+            foreign: BTreeSet::new(),
+            last_new: 0,
+            refusals: 0,
+        }
+    }
+
     fn pass(&mut self, listed: &[i32]) -> Result<Pass, Error> {
         let mut pass = Pass::default();
         for &tid in listed {
@@ -197,7 +212,7 @@ impl Search {
             // It executes, and the kernel has it wait until the other threads
             // have ended, of which some are ours.
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
-                let dying = self.found.let_die(self.pid);
+                let dying = self.let_die();
                 self.look_anew(&dying);
                 None
             }
@@ -208,42 +223,42 @@ impl Search {
         }
     }
 
-    fn look_anew(&mut self, tids: &[i32]) {
-        for tid in tids {
-            self.tried.remove(tid);
-            self.still.remove(tid);
-        }
-    }
-}
-
-impl Seized {
     /// Lets those end that are about to; keeps what else was reported. Returns
     /// who has to be looked at anew.
-    fn let_die(&mut self, pid: i32) -> Vec<i32> {
+    fn let_die(&mut self) -> Vec<i32> {
         let mut dying = Vec::new();
         while let Ok(Some(waited)) = kernel::take_stop() {
             if matches!(report(waited.status), Report::Exiting) && self.has(waited.tid) {
                 let _ = kernel::resume(waited.tid, 0); // It may have been killed.
                 dying.push(waited.tid);
             } else {
-                self.reports.push(waited);
+                self.reports.push_back(waited);
             }
         }
+        // Nobody has heard of them yet.
+        self.reports.retain(|waited| !dying.contains(&waited.tid));
         while let Ok(Some(waited)) = kernel::take_zombie() {
-            if self.has(waited.tid) && waited.tid != pid {
+            // The leader's number lives on, whoever has it; its end is the process's.
+            if waited.tid != self.pid && self.has(waited.tid) {
+                self.reports.retain(|earlier| earlier.tid != waited.tid);
+                self.found.tids.retain(|(tid, _)| *tid != waited.tid);
                 dying.push(waited.tid);
             } else {
-                self.reports.push(waited);
+                self.reports.push_back(waited);
             }
         }
-        // Nobody has heard of them yet. The leader's number lives on, whoever has it.
-        self.reports.retain(|waited| !dying.contains(&waited.tid));
-        self.tids.retain(|(tid, _)| *tid == pid || !dying.contains(tid));
         dying
     }
 
     fn has(&self, tid: i32) -> bool {
-        self.tids.iter().any(|(seized, _)| *seized == tid)
+        self.found.tids.iter().any(|(seized, _)| *seized == tid)
+    }
+
+    fn look_anew(&mut self, tids: &[i32]) {
+        for tid in tids {
+            self.tried.remove(tid);
+            self.still.remove(tid);
+        }
     }
 }
 

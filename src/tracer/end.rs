@@ -18,3 +18,11 @@ pub fn die_by(signal: i32) {
         libc::raise(signal);
     }
 }
+
+/// Descriptors that this process may have (`RLIMIT_NOFILE`).
+pub fn descriptor_limit() -> Option<usize> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit for the kernel to fill.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    (asked == 0).then(|| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
+}

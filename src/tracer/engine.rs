@@ -175,15 +175,15 @@ impl<'a, 'o> Engine<'a, 'o> {
         let before = kernel::own_usage(pid).unwrap_or_default();
         let until = self.limits.end_of_watch();
         self.guard.keep_ticking(); // No wait of it may last.
-        let seized = seize_all(pid, reports, until, &|| self.guard.is_end_asked())?;
+        let is_ended = || self.guard.is_end_asked();
+        let seized = seize_all(pid, reports, until, &is_ended, &mut self.queue)?;
         self.before.insert(pid, before);
         let tids: Vec<i32> = seized.tids.iter().map(|(tid, _)| *tid).collect();
         self.asleep.extend(seized.tids.iter().filter_map(|&(tid, since)| Some((tid, since?))));
-        if let Some(note) = seized.note {
+        for note in seized.notes {
             self.lost += 1;
             self.note(note);
         }
-        self.queue.extend(seized.reports);
         self.tasks.attach(pid, &tids, now(), &mut self.out);
         self.carry_out();
         Ok(())
@@ -355,19 +355,22 @@ impl<'a, 'o> Engine<'a, 'o> {
         }
     }
 
-    /// Tells the collectors; gives how much longer they took than they usually do.
+    /// Tells the collectors; gives how long they took, ns: whoever is stopped for
+    /// it is not charged with that.
     fn tell(&mut self) -> Nanos {
-        let mut took = 0;
+        if self.out.events.is_empty() {
+            return 0;
+        }
+        let begun = now();
         for event in &self.out.events {
             for (observer, needs) in self.observers.iter_mut().zip(&self.needs) {
                 if !matches!(event, Event::Entered { sys, .. } if !needs.contains(*sys)) {
                     observer.event(event);
-                    took += observer.took();
                 }
             }
         }
         self.out.events.clear();
-        took
+        now().saturating_sub(begun)
     }
 
     fn act(&mut self, tid: i32, action: Action) {

@@ -276,10 +276,4 @@ pub trait Observer {
     fn needs(&self) -> CallSet {
         CallSet::none()
     }
-
-    /// How long it took over the last event, ns, where that is much longer than a
-    /// stop takes: the call that the task is in is not charged with it.
-    fn took(&self) -> Nanos {
-        0
-    }
 }

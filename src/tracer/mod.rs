@@ -36,7 +36,7 @@ mod user;
 
 pub use calibrate::Cost;
 #[doc(hidden)] // The command line's own: no part of the tracer.
-pub use end::die_by;
+pub use end::{descriptor_limit, die_by};
 pub use error::Error;
 #[doc(hidden)]
 pub use error::reason;
@@ -54,6 +54,6 @@ pub use proc::{Link, Status, follow, is_there, open_descriptor, open_file, real}
 pub use seccomp::MAKING_IOCTLS;
 pub use session::{FilterState, Options, Traced, attach, trace};
 #[doc(hidden)]
-pub use signals::block_all;
+pub use signals::{Held, block_all};
 pub use untraced::{Ran, run_untraced};
 pub use user::User;

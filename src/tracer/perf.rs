@@ -339,7 +339,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: maps what `map` has mapped, and nobody refers to it.
+        // SAFETY: unmaps what `map` has mapped, to which nobody else has a pointer.
         unsafe { libc::munmap(self.page.as_ptr().cast(), self.ahead + self.size) };
     }
 }

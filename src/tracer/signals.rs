@@ -349,6 +349,59 @@ impl Drop for Guard {
     }
 }
 
+/// While it lives, signals by which somebody wants an end are noted and do
+/// nothing else, but for what a session does with them: what it saw is to be
+/// written down.
+#[derive(Debug)]
+pub struct Held(Vec<(i32, libc::sigaction)>);
+
+static END_ASKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_end(_: i32) {
+    END_ASKED.store(true, SeqCst);
+}
+
+impl Held {
+    /// From now on. What is ignored stays so.
+    #[allow(clippy::new_without_default)] // It does something.
+    pub fn new() -> Self {
+        END_ASKED.store(false, SeqCst);
+        let handler: extern "C" fn(i32) = note_end;
+        let mut before = Vec::new();
+        for signal in ENDING {
+            // SAFETY: all-zero bytes are a valid sigaction; the handler only stores
+            // to an atomic.
+            unsafe {
+                let mut old: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &raw mut old);
+                if old.sa_sigaction == libc::SIG_IGN {
+                    continue;
+                }
+                let mut new: libc::sigaction = std::mem::zeroed();
+                new.sa_sigaction = handler as libc::sighandler_t;
+                new.sa_flags = libc::SA_RESTART;
+                libc::sigaction(signal, &raw const new, std::ptr::null_mut());
+                before.push((signal, old));
+            }
+        }
+        Self(before)
+    }
+
+    /// Whether one has come that no session took.
+    pub fn is_end_asked(&self) -> bool {
+        END_ASKED.load(SeqCst)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (signal, old) in &self.0 {
+            // SAFETY: restores what sigaction gave.
+            unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
+        }
+    }
+}
+
 /// Blocks every signal in this thread, so that a helper thread takes none of
 /// those meant for the loop.
 pub fn block_all() {

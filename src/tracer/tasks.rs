@@ -330,9 +330,10 @@ impl Tasks {
         if !slot.exiting {
             group.live = group.live.saturating_sub(1);
         }
-        // A leader may have ended before the tracer came.
-        let leaderless = ending == Ending::Detached && group.live == 0;
-        if group.pid == tid || leaderless {
+        // Threads are let go one by one, and not the leader last. (It may have ended
+        // before the tracer came.)
+        let is_over = if ending == Ending::Detached { group.live == 0 } else { group.pid == tid };
+        if is_over {
             self.groups.remove(&process);
             out.events.push(Event::ProcessEnded { process, ending, own, with_children, at });
         }

@@ -168,6 +168,19 @@ pub fn contradictions(record: &Record) -> Vec<String> {
             says("more errors than calls".to_owned());
         }
     }
+    // Who was attached to may have been in a call before.
+    let timed_all = record.run.attached.is_empty();
+    for blocked in record.time.iter().filter(|_| timed_all).flat_map(|time| &time.blocked) {
+        let same = rows.iter().filter(|row| row.name == blocked.name && row.abi == blocked.abi);
+        let in_it = same.map(|row| row.unfinished_ns + row.wall_ns.map_or(0, |wall| wall.total));
+        let in_it: u64 = in_it.sum();
+        if blocked.blocked_ns > in_it {
+            found.push(format!(
+                "{}: blocked for {} ns of {in_it}",
+                blocked.name, blocked.blocked_ns
+            ));
+        }
+    }
     let wall = |row: &SyscallRow| row.wall_ns.map_or(0, |wall| wall.total);
     if !rows.is_sorted_by(|a, b| wall(a) >= wall(b)) {
         found.push("rows are not in the order of their wall time".to_owned());

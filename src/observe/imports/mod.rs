@@ -241,6 +241,12 @@ impl Program {
             return;
         }
         let calls = self.calls.entry(thread).or_default();
+        if calls.has_lines && calls.made.len() >= WAITING {
+            // Of a program that runs within an import.
+            self.outside.add(&made);
+            self.given_up += 1;
+            return;
+        }
         calls.made.push_back(made);
         if calls.made.len() > WAITING
             && !calls.has_lines
