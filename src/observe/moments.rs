@@ -10,7 +10,7 @@ use crate::syscall::{Abi, CallSet, ExprError};
 
 use super::paths::opening;
 
-/// A moment. Each process has it once, but for [`What::Exec`].
+/// A moment. Each process has it once, but for execs.
 #[derive(Debug, Clone)]
 pub struct Moment {
     text: String,

@@ -9,7 +9,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::syscall::{CallSet, Sys};
-use crate::tracer::{Call, Ending, Event, Nanos, Observer, ProcessId, ThreadId, descriptor_limit};
+use crate::tracer::{
+    Call, Ending, Event, Nanos, Observer, Outcome, ProcessId, ThreadId, descriptor_limit,
+};
 
 /// Of how many threads /proc/TID/schedstat stays open: a descriptor saves most of
 /// what a look costs, and there are only so many (RLIMIT_NOFILE).
@@ -108,6 +110,9 @@ impl ThreadTime {
             None => (self.start, self.base),
         };
         let Some(left) = call.left.or(call.cut) else { return };
+        if call.outcome == Outcome::NoReturn {
+            return; // It ends, and takes its time over that.
+        }
         if left.saturating_sub(entered) < SHORT {
             return;
         }
