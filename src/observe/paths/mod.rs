@@ -459,9 +459,6 @@ impl Observer for Paths {
                 self.born(thread, tid, process, by);
             }
             Event::Entered { process, thread, tid, sys, args, at } => {
-                if !sys.info().is_some_and(names_a_file) {
-                    return; // Another collector's.
-                }
                 let entered = Entered::read(sys, args, (thread, tid), at, self.careful);
                 self.resolve_names(&entered, process);
                 let Some(state) = self.threads.get_mut(&thread) else { return };
