@@ -31,6 +31,7 @@
 //! # Ok::<(), coldtrace::tracer::Error>(())
 //! ```
 
+pub mod check;
 mod importtime;
 pub mod observe;
 pub mod record;

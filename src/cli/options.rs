@@ -7,12 +7,11 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
-use coldtrace::observe::Statuses;
+use coldtrace::observe::{Statuses, duration};
 use coldtrace::record::{Measurement, Run};
 use coldtrace::render::{counted, time};
 use coldtrace::syscall::{Abi, CallSet};
 use coldtrace::tracer::{Command, Cost, Error, Observer, Options, Traced, User, attach, trace};
-use jiff::SignedDuration;
 
 use super::end::{End, Failure};
 use super::output::say;
@@ -268,18 +267,6 @@ fn pids(lists: &[String]) -> Result<Vec<i32>, Failure> {
     match pids {
         Ok(pids) if pids.is_empty() => Err(Failure::own("-p: no process id was given")),
         other => other,
-    }
-}
-
-/// `5s`, `2m`, `1.5h`, `500ms`; a number alone is seconds, as for timeout(1).
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = match text.parse::<f64>() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
-        Err(_) => text.parse::<SignedDuration>().ok().and_then(|d| Duration::try_from(d).ok()),
-    };
-    match parsed {
-        Some(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err("a time is written 5s, 2m, 1h or 500ms".into()),
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod counts;
 mod cpu;
+mod duration;
 mod first_output;
 mod histogram;
 pub mod imports;
@@ -14,6 +15,7 @@ mod waits;
 
 pub use counts::{By, Counts, Key, Statuses, Tally};
 pub use cpu::{CpuSampling, Profile, Sampled, ThreadSamples};
+pub use duration::duration;
 pub use first_output::FirstOutput;
 pub use histogram::Histogram;
 pub use imports::Imports;

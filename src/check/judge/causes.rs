@@ -1,0 +1,251 @@
+//! What explains a difference: programs, addresses, paths; the most telling first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::check::facts::{Expected, Facts, PathFact};
+use crate::check::report::{Cause, CauseKind, Change, Changed};
+use crate::check::shape::{NetUse, PathUse, Shape, base_name};
+
+use super::compare::compare;
+
+/// So many in one directory are said together.
+const CROWD: usize = 4;
+
+/// What a run did otherwise than the recorded ones.
+pub fn causes(facts: &Facts, shape: &Shape) -> Vec<Cause> {
+    let mut causes = programs(facts, shape);
+    causes.extend(processes(facts, shape));
+    causes.extend(addresses(facts, shape));
+    causes.extend(crowds(paths(facts, shape)));
+    causes.sort_by_key(|cause| (cause.kind, cause.change));
+    causes
+}
+
+fn listed(names: &BTreeSet<String>) -> Vec<String> {
+    names.iter().cloned().collect()
+}
+
+fn programs(facts: &Facts, shape: &Shape) -> Vec<Cause> {
+    let files: BTreeSet<&String> = facts.executed.keys().chain(shape.executed.keys()).collect();
+    let cause = |file: &String| {
+        // Recorded without paths: nothing is known of programs either.
+        let before = facts.executed.get(file).copied().unwrap_or(Expected::Exact(0));
+        let executed = shape.executed.get(file);
+        let now = executed.map_or(0, |executed| executed.times);
+        let change = changed(before, now)?;
+        let how = match change {
+            Changed::Added if now == 1 => "executed".to_owned(),
+            Changed::Added => format!("executed {now} times"),
+            Changed::Removed => "not executed any more".to_owned(),
+            Changed::Changed => format!("executed {now} times, was {before}"),
+        };
+        let by = executed.map(|executed| listed(&executed.by)).unwrap_or_default();
+        Some(Cause { change, kind: CauseKind::Program, what: file.clone(), how, by })
+    };
+    if facts.executed.is_empty() {
+        return Vec::new();
+    }
+    files.into_iter().filter_map(cause).collect()
+}
+
+/// What a number says that is not as expected.
+fn changed(before: Expected, now: u64) -> Option<Changed> {
+    if before.holds(now) {
+        return None;
+    }
+    Some(match (before, now) {
+        (Expected::Exact(0), _) => Changed::Added,
+        (_, 0) => Changed::Removed,
+        _ => Changed::Changed,
+    })
+}
+
+/// Processes that executed nothing: nobody else speaks of them.
+fn processes(facts: &Facts, shape: &Shape) -> Option<Cause> {
+    let before = facts.total?.processes;
+    let change = changed(before, shape.processes)?;
+    let executed = |times: u64, e: &crate::check::shape::Executed| times.saturating_add(e.times);
+    let now = shape.executed.values().fold(0, executed);
+    let then = facts.executed.values().try_fold(0u64, |sum, n| Some(sum.saturating_add(n.most()?)));
+    // As many more programs were executed: these are said already.
+    if then.is_some_and(|then| {
+        then.abs_diff(now) >= before.nearest(shape.processes).abs_diff(shape.processes)
+    }) {
+        return None;
+    }
+    let forks: Vec<String> = shape.forks.keys().cloned().collect();
+    let more = shape.processes > before.nearest(shape.processes);
+    let what = if more { "a process that executes nothing" } else { "processes" };
+    Some(Cause {
+        change: if more { Changed::Added } else { change },
+        kind: CauseKind::Process,
+        what: what.into(),
+        how: format!("{} processes, were {before}", shape.processes),
+        by: if more { forks } else { Vec::new() },
+    })
+}
+
+fn addresses(facts: &Facts, shape: &Shape) -> Vec<Cause> {
+    let keys: BTreeSet<&String> = facts.network.keys().chain(shape.network.keys()).collect();
+    let cause = |key: &String| {
+        let before = facts.network.get(key).copied().unwrap_or(Expected::Exact(0));
+        let used = shape.network.get(key);
+        let now = used.map_or(0, |used| used.calls);
+        let change = changed(before, now)?;
+        let how = match change {
+            Changed::Added if now == 1 => String::new(),
+            Changed::Added => format!("{now} times"),
+            Changed::Removed => "not any more".to_owned(),
+            Changed::Changed => format!("{now} times, was {before}"),
+        };
+        let by = used.map(|used| listed(&used.by)).unwrap_or_default();
+        Some(Cause { change, kind: CauseKind::Address, what: key.clone(), how, by })
+    };
+    // Recorded without paths: see above.
+    if facts.executed.is_empty() {
+        return Vec::new();
+    }
+    keys.into_iter().filter_map(cause).collect()
+}
+
+/// Where a socket or connection goes, as a cause.
+pub fn address(key: &str, used: &NetUse) -> Cause {
+    let how = if used.calls == 1 { String::new() } else { format!("{} times", used.calls) };
+    let (kind, change) = (CauseKind::Address, Changed::Added);
+    Cause { change, kind, what: key.to_owned(), how, by: listed(&used.by) }
+}
+
+/// A path that was used, as a cause.
+pub fn path(path: &str, used: &PathUse) -> Cause {
+    let kind = match used {
+        _ if used.is_only_missed() => CauseKind::Missed,
+        _ if used.library => CauseKind::Library,
+        _ => CauseKind::Path,
+    };
+    let (what, how) = (path.to_owned(), used.words());
+    Cause { change: Changed::Added, kind, what, how, by: listed(&used.by) }
+}
+
+fn paths(facts: &Facts, shape: &Shape) -> Vec<Cause> {
+    if facts.paths.is_empty() {
+        return Vec::new();
+    }
+    let mut causes = Vec::new();
+    for (name, used) in &shape.paths {
+        match facts.paths.get(name) {
+            None => causes.push(path(name, used)),
+            Some(PathFact::Uses(before)) if *before != used.uses => {
+                let cause = path(name, used);
+                let how = difference(before, &used.uses);
+                causes.push(Cause { change: Changed::Changed, how, ..cause });
+            }
+            Some(_) => {}
+        }
+    }
+    for (name, before) in &facts.paths {
+        if matches!(before, PathFact::Uses(_)) && !shape.paths.contains_key(name) {
+            let kind = if is_only_missed(before) { CauseKind::Missed } else { CauseKind::Path };
+            causes.push(Cause {
+                change: Changed::Removed,
+                kind,
+                what: name.clone(),
+                how: "not used any more".into(),
+                by: Vec::new(),
+            });
+        }
+    }
+    causes
+}
+
+fn is_only_missed(fact: &PathFact) -> bool {
+    let PathFact::Uses(uses) = fact else { return false };
+    let missed = fact.missed().unwrap_or(0);
+    let calls = uses.iter().filter(|(kind, _)| *kind != "missed").map(|(_, n)| n).sum::<u64>();
+    missed > 0 && missed >= calls
+}
+
+/// `stat 2, was 1; ENOENT 1, was 0`.
+fn difference(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> String {
+    let kinds: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let word = |kind: &String| {
+        let of = |uses: &BTreeMap<String, u64>| uses.get(kind).copied().unwrap_or(0);
+        let (before, now) = (of(before), of(now));
+        let name = if kind == "missed" { "ENOENT" } else { kind.as_str() };
+        (before != now).then(|| format!("{now} {name}, was {before}"))
+    };
+    kinds.into_iter().filter_map(word).collect::<Vec<_>>().join("; ")
+}
+
+/// Says many of one kind in one directory together.
+pub fn crowds(causes: Vec<Cause>) -> Vec<Cause> {
+    type Key = (CauseKind, Changed, String);
+    let directory = |what: &str| what.strip_suffix(base_name(what)).unwrap_or("").to_owned();
+    let mut groups: BTreeMap<Key, Vec<Cause>> = BTreeMap::new();
+    for cause in causes {
+        let key = (cause.kind, cause.change, directory(&cause.what));
+        groups.entry(key).or_default().push(cause);
+    }
+    let fold = |((kind, change, directory), group): (Key, Vec<Cause>)| {
+        if group.len() < CROWD {
+            return group;
+        }
+        let by: BTreeSet<String> =
+            group.iter().flat_map(|cause| cause.by.iter().cloned()).collect();
+        let state = match (kind, change) {
+            (_, Changed::Removed) => "not used any more",
+            (CauseKind::Missed, _) => "ENOENT",
+            (_, Changed::Added) => "new",
+            (_, Changed::Changed) => "used otherwise",
+        };
+        let how = format!("{} paths, {state}", group.len());
+        let by = listed(&by);
+        vec![Cause { change, kind, what: format!("{directory}*"), how, by }]
+    };
+    let mut folded: Vec<Cause> = groups.into_iter().flat_map(fold).collect();
+    folded.sort_by(|a, b| {
+        (a.kind, a.change).cmp(&(b.kind, b.change)).then_with(|| a.what.cmp(&b.what))
+    });
+    folded
+}
+
+/// Calls that changed, by program: where nothing that they name explains them.
+pub fn by_program(facts: &Facts, shape: &Shape, changes: &[Change]) -> Vec<Cause> {
+    let cause = |change: &Change, program: &str| Cause {
+        change: match (change.before, change.now) {
+            (Expected::Exact(0), _) => Changed::Added,
+            (_, 0) => Changed::Removed,
+            _ => Changed::Changed,
+        },
+        kind: CauseKind::Calls,
+        what: match &change.errno {
+            Some(errno) => format!("{} {errno}", change.call),
+            None => change.call.clone(),
+        },
+        how: format!("{} -> {} ({:+})", change.before, change.now, change.delta()),
+        by: vec![program.to_owned()],
+    };
+    if facts.programs.is_empty() {
+        let Some(program) = shape.programs.keys().next().filter(|_| shape.programs.len() == 1)
+        else {
+            return Vec::new();
+        };
+        return changes.iter().map(|change| cause(change, program)).collect();
+    }
+    let none = BTreeMap::new();
+    let mut causes = Vec::new();
+    for (program, counts) in &shape.programs {
+        let before = facts.programs.get(program);
+        for change in compare(before.unwrap_or(&BTreeMap::new()), counts) {
+            if changes.iter().any(|c| c.call == change.call && c.errno == change.errno) {
+                causes.push((change.delta().unsigned_abs(), cause(&change, program)));
+            }
+        }
+    }
+    for program in facts.programs.keys().filter(|program| !shape.programs.contains_key(*program)) {
+        for change in compare(&facts.programs[program], &none) {
+            causes.push((change.delta().unsigned_abs(), cause(&change, program)));
+        }
+    }
+    causes.sort_by_key(|(delta, _)| std::cmp::Reverse(*delta));
+    causes.into_iter().map(|(_, cause)| cause).collect()
+}

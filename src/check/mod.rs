@@ -1,0 +1,26 @@
+//! Baselines: what a program asked of the kernel when it was as it should be, and
+//! the rules that say what may change. It judges records and runs nothing.
+
+mod baseline;
+mod edit;
+mod facts;
+mod families;
+mod judge;
+mod learn;
+mod normalise;
+mod report;
+mod rule;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+pub use baseline::{Baseline, BaselineError, Case, Cpus, Env, Exit, Region, SCHEMA, Switch};
+pub use edit::Editor;
+pub use facts::{CallFact, CallFacts, Expected, Facts, PathFact, Recorded, Totals};
+pub use families::Families;
+pub use judge::{Judged, judge};
+pub use learn::{Seen, learn, passing};
+pub use normalise::{Normalise, Normaliser};
+pub use report::*;
+pub use rule::{Access, Calls, Demand, Level, Metric, Pattern, Rule};
+pub use shape::{Count, Counts, Executed, NetUse, PathUse, Shape};

@@ -1,0 +1,512 @@
+//! What a baseline demands. Only rules fail; facts are what they hold.
+
+use globset::{GlobBuilder, GlobMatcher};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::syscall::{Abi, CallSet};
+
+use super::families::{Families, plain};
+
+/// `[[rule]]`.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// Its name.
+    pub id: String,
+    /// Of these cases only, by name; empty: of all.
+    pub cases: Vec<String>,
+    /// Of programs only whose file, or its name, matches.
+    pub exe: Option<Pattern>,
+    /// Of one region only.
+    pub region: Option<String>,
+    /// Whether a failure fails the check.
+    pub level: Level,
+    /// Why it is there: shown where it fails.
+    pub reason: Option<String>,
+    /// What it demands.
+    pub demand: Demand,
+}
+
+/// What a failure of a rule is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// It fails the check.
+    #[default]
+    Error,
+    /// It is said.
+    Warning,
+}
+
+/// What a rule demands.
+#[derive(Debug, Clone)]
+pub enum Demand {
+    /// `facts = true`: every number is as recorded.
+    Facts,
+    /// `deny = "unlisted"`: no call that was not recorded.
+    Unlisted,
+    /// `metric` with `max`.
+    Most(Metric, u64),
+    /// `metric` with `max_ratio`, `min_delta` or both: not more than so many times
+    /// what was recorded, and so many more.
+    Ratio {
+        /// Of what.
+        metric: Metric,
+        /// So many times.
+        max_ratio: f64,
+        /// And more than so many more.
+        min_delta: u64,
+    },
+    /// `metric = "misses"`, `"paths"`, ... with `max_new_paths`: so many that were
+    /// not recorded.
+    NewPaths(Metric, u64),
+    /// `path`: so many calls at most that name such a path.
+    Paths {
+        /// Which.
+        paths: Vec<Pattern>,
+        /// But not these.
+        except: Vec<Pattern>,
+        /// Which calls.
+        access: Access,
+        /// So many.
+        max: u64,
+    },
+    /// `syscall`: so many at most.
+    Calls {
+        /// Which, as for `-e trace=`.
+        calls: Calls,
+        /// Of sockets of these families only.
+        families: Vec<String>,
+        /// But not with these addresses.
+        except: Vec<Pattern>,
+        /// So many.
+        max: u64,
+    },
+    /// `exec`: no other program is executed.
+    Programs(Vec<Pattern>),
+}
+
+impl Demand {
+    /// Whether it says what is allowed without looking at what was recorded.
+    pub fn is_absolute(&self) -> bool {
+        matches!(self, Self::Most(..) | Self::Paths { .. } | Self::Calls { .. } | Self::Programs(_))
+    }
+}
+
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Metric {
+    /// Calls.
+    Calls,
+    /// Calls that failed.
+    Errors,
+    /// Calls that failed so: `ENOENT`.
+    Errno(String),
+    /// Paths, each once.
+    Paths,
+    /// Paths that were missed (ENOENT, ENOTDIR), each once; as calls for `max`.
+    Misses,
+    /// Successful opens.
+    Opens,
+    /// Processes.
+    Processes,
+    /// Threads.
+    Threads,
+    /// Programs executed.
+    Execs,
+}
+
+impl Metric {
+    const WORDS: &str = "calls, errors, paths, misses, opens, processes, threads, execs and the \
+                         names of errnos (ENOENT)";
+
+    fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "calls" => Self::Calls,
+            "errors" => Self::Errors,
+            "paths" => Self::Paths,
+            "misses" => Self::Misses,
+            "opens" => Self::Opens,
+            "processes" => Self::Processes,
+            "threads" => Self::Threads,
+            "execs" => Self::Execs,
+            errno if errno.starts_with('E') => Self::Errno(errno.to_owned()),
+            _ => return None,
+        })
+    }
+
+    /// Its word.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Calls => "calls",
+            Self::Errors => "errors",
+            Self::Errno(name) => name,
+            Self::Paths => "paths",
+            Self::Misses => "misses",
+            Self::Opens => "opens",
+            Self::Processes => "processes",
+            Self::Threads => "threads",
+            Self::Execs => "execs",
+        }
+    }
+}
+
+/// How a path is touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Any call that names it.
+    #[default]
+    Any,
+    /// A call that opens it.
+    Open,
+    /// A call that opens it for writing, or changes, makes or removes it.
+    Write,
+    /// A call that misses it.
+    Miss,
+    /// A call that executes it.
+    Exec,
+}
+
+/// A glob as it was written. `*` does not cross a slash, `**` does.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    /// The text.
+    pub text: String,
+    glob: GlobMatcher,
+}
+
+impl Pattern {
+    /// Reads a glob; `{` and `}` stand for themselves: `{home}/**`.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let escaped = text.replace('{', "[{]").replace('}', "[}]");
+        let glob = GlobBuilder::new(&escaped).literal_separator(true).build();
+        let glob = glob.map_err(|e| format!("\"{text}\" is no pattern: {}", e.kind()))?;
+        Ok(Self { text: text.to_owned(), glob: glob.compile_matcher() })
+    }
+
+    /// Whether the whole text matches.
+    pub fn matches(&self, text: &str) -> bool {
+        self.glob.is_match(text)
+    }
+
+    /// Whether the path does, or, where the pattern has no slash, its last part.
+    pub fn matches_file(&self, path: &str) -> bool {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        self.matches(path) || !self.text.contains('/') && self.matches(name)
+    }
+}
+
+/// A set of calls as a person wrote it.
+#[derive(Debug, Clone)]
+pub struct Calls {
+    /// The text.
+    pub text: String,
+    sets: Vec<(Abi, CallSet)>,
+}
+
+impl Calls {
+    fn new(words: &[String]) -> Result<Self, String> {
+        let mut sets = Vec::new();
+        let mut refused = None;
+        for abi in [Abi::native()]
+            .into_iter()
+            .chain(Abi::ALL.into_iter().filter(|&abi| abi != Abi::native()))
+        {
+            let mut all = CallSet::none();
+            for word in words {
+                match CallSet::parse(word, abi) {
+                    Ok(set) => {
+                        abi.calls()
+                            .filter(|&sys| set.contains(sys))
+                            .for_each(|sys| all.insert(sys));
+                    }
+                    // That one table has no such call says nothing.
+                    Err(_) if Abi::ALL.into_iter().any(|abi| CallSet::parse(word, abi).is_ok()) => {
+                    }
+                    Err(e) => refused = refused.or(Some(e.to_string())),
+                }
+            }
+            sets.push((abi, all));
+        }
+        match refused {
+            Some(why) => Err(why),
+            None if words.is_empty() => Err("it names no call".into()),
+            None => Ok(Self { text: words.join(" "), sets }),
+        }
+    }
+
+    /// Whether the call, or one of its family, is among them.
+    pub fn contain(&self, name: &str, families: Families) -> bool {
+        let has = |name: &str| {
+            self.sets.iter().any(|(abi, set)| {
+                crate::syscall::Sys::from_name(*abi, name).is_some_and(|sys| set.contains(sys))
+            })
+        };
+        families.members(plain(name)).into_iter().any(has)
+    }
+}
+
+/// A string, or several.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl From<OneOrMore> for Vec<String> {
+    fn from(words: OneOrMore) -> Self {
+        match words {
+            OneOrMore::One(word) => vec![word],
+            OneOrMore::More(words) => words,
+        }
+    }
+}
+
+/// A rule as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    id: String,
+    case: Option<OneOrMore>,
+    exe: Option<String>,
+    region: Option<String>,
+    #[serde(default)]
+    level: Level,
+    reason: Option<String>,
+    facts: Option<bool>,
+    deny: Option<String>,
+    metric: Option<String>,
+    max: Option<u64>,
+    max_ratio: Option<f64>,
+    min_delta: Option<u64>,
+    max_new_paths: Option<u64>,
+    path: Option<OneOrMore>,
+    access: Option<Access>,
+    except: Option<OneOrMore>,
+    syscall: Option<OneOrMore>,
+    family: Option<OneOrMore>,
+    exec: Option<OneOrMore>,
+}
+
+impl<'de> Deserialize<'de> for Rule {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let written = Written::deserialize(from)?;
+        let id = written.id.clone();
+        let failed = |why| serde::de::Error::custom(format_args!("rule \"{id}\": {why}"));
+        Self::of(written).map_err(failed)
+    }
+}
+
+fn patterns(words: Option<OneOrMore>) -> Result<Vec<Pattern>, String> {
+    let words: Vec<String> = words.map(Into::into).unwrap_or_default();
+    words.iter().map(|word| Pattern::new(word)).collect()
+}
+
+impl Rule {
+    fn of(mut w: Written) -> Result<Self, String> {
+        let demand = demand(&mut w)?;
+        // A key that says nothing here is a mistake.
+        let left = [
+            ("max", w.max.is_some()),
+            ("max_ratio", w.max_ratio.is_some()),
+            ("min_delta", w.min_delta.is_some()),
+            ("max_new_paths", w.max_new_paths.is_some()),
+            ("access", w.access.is_some()),
+            ("except", w.except.is_some()),
+            ("family", w.family.is_some()),
+        ];
+        if let Some((key, _)) = left.iter().find(|(_, there)| *there) {
+            return Err(format!("{key} says nothing here"));
+        }
+        if w.exe.is_some() && w.region.is_some() && !demand.is_absolute() {
+            return Err("what is recorded is of a program or of a region, not of both".into());
+        }
+        if w.exe.is_some() || w.region.is_some() {
+            match &demand {
+                // Rows of paths say who used them, not how often each did.
+                Demand::Paths { max: 1.., .. } | Demand::NewPaths(_, 1..) => {
+                    return Err(
+                        "of one program or region only max = 0 can be held for paths".into()
+                    );
+                }
+                Demand::Most(Metric::Opens | Metric::Paths | Metric::Misses, _)
+                | Demand::Ratio {
+                    metric: Metric::Opens | Metric::Paths | Metric::Misses, ..
+                } => return Err("paths are not counted by program or region; see path".into()),
+                Demand::Most(Metric::Processes | Metric::Threads | Metric::Execs, _)
+                | Demand::Ratio {
+                    metric: Metric::Processes | Metric::Threads | Metric::Execs,
+                    ..
+                } => return Err("it is known of the whole case only".into()),
+                _ => {}
+            }
+        }
+        Ok(Self {
+            cases: w.case.map(Into::into).unwrap_or_default(),
+            exe: w.exe.as_deref().map(Pattern::new).transpose()?,
+            region: w.region,
+            level: w.level,
+            reason: w.reason,
+            id: w.id,
+            demand,
+        })
+    }
+
+    /// Whether it is for this case.
+    pub fn is_for(&self, case: &str) -> bool {
+        self.cases.is_empty() || self.cases.iter().any(|name| name == case)
+    }
+}
+
+/// What is demanded; the keys that say so are taken out.
+fn demand(w: &mut Written) -> Result<Demand, String> {
+    let kinds = [
+        ("facts", w.facts.is_some()),
+        ("deny", w.deny.is_some()),
+        ("metric", w.metric.is_some()),
+        ("path", w.path.is_some()),
+        ("syscall", w.syscall.is_some()),
+        ("exec", w.exec.is_some()),
+    ];
+    let said: Vec<&str> = kinds.iter().filter(|(_, said)| *said).map(|(key, _)| *key).collect();
+    let [kind] = said[..] else {
+        return Err(if said.is_empty() {
+            "it demands nothing: facts, deny, metric, path, syscall or exec is missing".into()
+        } else {
+            format!("{} are different demands: one rule each", said.join(" and "))
+        });
+    };
+    match kind {
+        "facts" if w.facts == Some(true) => Ok(Demand::Facts),
+        "facts" => Err("facts = false demands nothing: remove the rule".into()),
+        "deny" => match w.deny.as_deref() {
+            Some("unlisted") => Ok(Demand::Unlisted),
+            other => {
+                Err(format!("deny = \"{}\": known is \"unlisted\"", other.unwrap_or_default()))
+            }
+        },
+        "path" => Ok(Demand::Paths {
+            paths: patterns(w.path.take())?,
+            except: patterns(w.except.take())?,
+            access: w.access.take().unwrap_or_default(),
+            max: w.max.take().unwrap_or(0),
+        }),
+        "syscall" => {
+            let words: Vec<String> = w.syscall.take().map(Into::into).unwrap_or_default();
+            let families = w.family.take().map(Into::into).unwrap_or_default();
+            Ok(Demand::Calls {
+                calls: Calls::new(&words)?,
+                families,
+                except: patterns(w.except.take())?,
+                max: w.max.take().unwrap_or(0),
+            })
+        }
+        "exec" => Ok(Demand::Programs(patterns(w.exec.take())?)),
+        _ => metric(w),
+    }
+}
+
+fn metric(w: &mut Written) -> Result<Demand, String> {
+    let word = w.metric.take().unwrap_or_default();
+    let metric = Metric::parse(&word)
+        .ok_or_else(|| format!("metric \"{word}\": known are {}", Metric::WORDS))?;
+    match (w.max.take(), w.max_ratio.take(), w.min_delta.take(), w.max_new_paths.take()) {
+        (Some(max), None, None, None) => Ok(Demand::Most(metric, max)),
+        (None, None, None, Some(max)) => match metric {
+            Metric::Paths | Metric::Misses | Metric::Opens => Ok(Demand::NewPaths(metric, max)),
+            Metric::Errno(name) if name == "ENOENT" => Ok(Demand::NewPaths(Metric::Misses, max)),
+            _ => Err("max_new_paths goes with paths, opens, misses and ENOENT".into()),
+        },
+        (None, None, None, None) => {
+            Err("max, max_ratio, min_delta or max_new_paths is missing".into())
+        }
+        (None, ratio, delta, None) => {
+            let max_ratio = ratio.unwrap_or(0.0);
+            if !(max_ratio.is_finite() && (ratio.is_none() || max_ratio >= 1.0)) {
+                return Err(format!("max_ratio = {max_ratio}: it must be 1 or more"));
+            }
+            Ok(Demand::Ratio { metric, max_ratio, min_delta: delta.unwrap_or(0) })
+        }
+        _ => Err("max, max_ratio (with min_delta) and max_new_paths are one rule each".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str) -> Result<Rule, String> {
+        toml_edit::de::from_str(&format!("id = \"r\"\n{text}")).map_err(|e| e.message().to_owned())
+    }
+
+    #[test]
+    fn each_kind_of_rule_is_read() {
+        for text in [
+            "facts = true",
+            "deny = \"unlisted\"",
+            "metric = \"calls\"\nmax_ratio = 1.05\nmin_delta = 20",
+            "metric = \"ENOENT\"\nmax_new_paths = 0",
+            "metric = \"EACCES\"\nmax = 3\nexe = \"python*\"",
+            "path = \"{home}/**\"\nmax = 0\nexcept = [\"{home}/.cache/app/**\"]\nreason = \"APP-12\"",
+            "syscall = [\"socket\", \"connect\"]\nfamily = [\"inet\", \"inet6\"]\nmax = 0",
+            "syscall = \"%network\"\nlevel = \"warning\"",
+            "exec = [\"/usr/bin/git\", \"git-*\"]",
+        ] {
+            assert!(rule(text).is_ok(), "{text}: {:?}", rule(text).err());
+        }
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_meant_is_refused_in_one_line() {
+        for (text, why) in [
+            ("", "demands nothing"),
+            ("facts = false", "remove the rule"),
+            ("facts = true\npath = \"/x\"", "one rule each"),
+            ("facts = true\nmax = 3", "max says nothing here"),
+            ("deny = \"listed\"", "known is \"unlisted\""),
+            ("metric = \"speed\"\nmax = 1", "known are calls"),
+            ("metric = \"calls\"", "is missing"),
+            ("metric = \"calls\"\nmax_ratio = 0.5", "1 or more"),
+            ("metric = \"calls\"\nmax_new_paths = 0", "goes with paths"),
+            ("metric = \"calls\"\nmax = 1\nmax_ratio = 2.0", "one rule each"),
+            ("syscall = \"opennat\"", "opennat"),
+            ("syscall = []", "names no call"),
+            ("path = \"[\"", "is no pattern"),
+            ("path = \"/x\"\nexe = \"a\"\nmax = 2", "only max = 0"),
+            ("facts = true\nexe = \"a\"\nregion = \"b\"", "not of both"),
+            ("facts = true\nunheard_of = 1", "unknown field `unheard_of`"),
+        ] {
+            let refused = rule(text).expect_err(text);
+            assert!(refused.contains(why), "{text}: {refused}");
+            assert_eq!(refused.lines().count(), 1, "{refused}");
+        }
+    }
+
+    #[test]
+    fn braces_stand_for_themselves() {
+        let pattern = Pattern::new("{home}/**").unwrap();
+        assert!(pattern.matches("{home}/.config/app/config.toml"));
+        assert!(!pattern.matches("home/x"));
+        let name = Pattern::new("python*").unwrap();
+        assert!(name.matches_file("/usr/bin/python3.11"));
+        assert!(!Pattern::new("/bin/python*").unwrap().matches_file("/usr/bin/python3"));
+    }
+
+    #[test]
+    fn a_call_stands_for_its_family_and_for_every_table() {
+        let calls =
+            |words: &[&str]| Calls::new(&words.iter().map(|&w| w.into()).collect::<Vec<_>>());
+        let open = calls(&["open"]).unwrap();
+        assert!(
+            open.contain("openat", Families::Default)
+                && open.contain("open@i386", Families::Default)
+        );
+        assert!(!open.contain("openat", Families::None));
+        let socket = calls(&["socketcall"]).unwrap();
+        assert!(socket.contain("socketcall@i386", Families::Default));
+    }
+}
