@@ -8,6 +8,7 @@
 //! unless columns were asked for that do not fit), no cell of a table is
 //! blank, and nothing out of a record reaches a terminal unescaped.
 
+pub mod check;
 mod columns;
 mod cpu;
 mod environment;
