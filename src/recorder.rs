@@ -1,12 +1,13 @@
 //! One call from a command to its record.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::importtime::{importtime, why_not_again};
 use crate::observe::{Moment, Which};
 use crate::record::{Collect, Environment, Imports, Interpreter, Record, Run};
-use crate::tracer::{Command, Cost, Error, Options, trace};
+use crate::tracer::{Command, Cost, Error, Options, Place, trace};
 
 /// Runs a command under the tracer and makes a record of it, as `coldtrace run`
 /// does, without writing anything.
@@ -58,6 +59,25 @@ impl Tracer {
     /// Takes a variable out of the command's environment.
     pub fn env_remove(mut self, name: impl Into<OsString>) -> Self {
         self.command.env.push((name.into(), None));
+        self
+    }
+
+    /// Runs it in a fixed place, so that its counts repeat; see [`Place`]. Of the
+    /// environment and the streams that is for the caller to say.
+    pub fn place(mut self, place: Place) -> Self {
+        self.command.place = Some(place);
+        self
+    }
+
+    /// Starts from an empty environment, in which is what [`Self::env`] sets.
+    pub fn env_clear(mut self) -> Self {
+        self.command.env_clear = true;
+        self
+    }
+
+    /// Runs it in this directory.
+    pub fn current_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.command.cwd = Some(dir.into());
         self
     }
 
@@ -126,8 +146,10 @@ impl Tracer {
     /// # Errors
     /// When the command cannot be run or traced; that it fails is no error.
     pub fn run(self) -> Result<Record, Error> {
-        let run = Run::now(&self.command.argv, self.label);
-        let mut environment = Environment::now(&self.shown);
+        let run =
+            Run::now(&self.command.argv, self.label).in_directory(self.command.cwd.as_deref());
+        let environment = Environment::now(&self.shown);
+        let mut environment = environment.with_variables(&self.command.environment(), &self.shown);
         let (command, options) = (self.command, self.options);
         let collected = self.collect.from(run, |observers| {
             let traced = trace(&command, &options, observers)?;

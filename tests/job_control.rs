@@ -248,6 +248,75 @@ fn ctrl_c_ends_a_run_and_keeps_its_record() {
 }
 
 #[test]
+fn ctrl_c_ends_a_command_in_a_session_of_its_own() {
+    let Some(program) = built("waits") else { return };
+    for options in [&["--output", "pass"][..], &["--output", "pass", "--no-trace"]] {
+        let words = [&["{c}", "run", "--fixed", "--runs", "{runs}"], options, &["{program}"]];
+        let Some(mut session) = Session::start(&program, &words.concat()) else { return };
+        session.shows("r");
+        session.keys(CTRL_C);
+        let ended = session.finish();
+        ended.signal(libc::SIGINT);
+        let record = ended.scratch.path("runs/latest/record.json");
+        let record = read_record(&record, &ended.finished);
+        assert_eq!(record.outcome.signal.as_deref(), Some("SIGINT"));
+    }
+}
+
+#[test]
+fn a_signal_ends_all_of_a_tree_in_a_session_of_its_own() {
+    let Some(program) = built("waits") else { return };
+    // The other process is in the background, and in a group of its own.
+    let script = "set -m; \"$0\" & set +m; exec \"$0\"";
+    let words = [
+        &["{c}", "run", "--fixed", "--runs", "{runs}", "--output", "pass"][..],
+        &["--", "sh", "-c", script, "{program}"],
+    ]
+    .concat();
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+        let Some(mut session) = Session::start_with(&program, &["core=0"], &words) else { return };
+        session.shows("r");
+        session.shows("r");
+        session.kill_leader(signal);
+        let ended = session.finish();
+        ended.signal(signal);
+        let record = ended.scratch.path("runs/latest/record.json");
+        let processes = read_record(&record, &ended.finished).processes.expect("two of them");
+        assert_eq!(processes.len(), 2);
+        for process in processes {
+            assert!(process.signal.is_some_and(|name| name.starts_with("SIG")), "{signal}");
+        }
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_kills_what_is_left_of_a_tree_in_a_session_of_its_own() {
+    let Some(program) = built("waits") else { return };
+    // Who is in the background of such a shell ignores SIGINT.
+    let words = [
+        &["{c}", "run", "--fixed", "--runs", "{runs}", "--output", "pass"][..],
+        &["--", "sh", "-c", "\"$0\" & exec \"$0\"", "{program}"],
+    ]
+    .concat();
+    let Some(mut session) = Session::start(&program, &words) else { return };
+    session.shows("r");
+    session.shows("r");
+    let leader = session.leader();
+    let command = until("the command", || child_of(leader));
+    session.keys(CTRL_C);
+    until("its end", || {
+        (!std::path::Path::new(&format!("/proc/{command}")).exists()).then_some(())
+    });
+    session.keys(CTRL_C);
+    let ended = session.finish();
+    ended.signal(libc::SIGINT);
+    let record = ended.scratch.path("runs/latest/record.json");
+    let processes = read_record(&record, &ended.finished).processes.expect("two of them");
+    let signals: Vec<_> = processes.iter().filter_map(|p| p.signal.as_deref()).collect();
+    assert_eq!(signals, ["SIGINT", "SIGKILL"]);
+}
+
+#[test]
 fn a_second_ctrl_c_reaches_a_command_that_survived_the_first() {
     let Some(program) = built("tty-program") else { return };
     for subcommand in [&["count"][..], &["run", "--runs", "{runs}"]] {
@@ -360,6 +429,23 @@ fn ctrl_z_then_ctrl_c_after_fg() {
     session.keys(CTRL_C);
     session.shows("ended=130");
     session.finish().has_the_table();
+}
+
+#[test]
+fn ctrl_z_stops_a_job_whose_command_is_in_a_session_of_its_own() {
+    let Some(program) = built("waits") else { return };
+    let script = "\"$1\" run --fixed --runs \"$2.runs\" --output pass \"$3\" handle; stopped; \
+        fg >/dev/null; echo \"status=$?\"";
+    let Some(mut session) = bash(&program, script) else { return };
+    session.shows("r");
+    session.keys(CTRL_Z);
+    session.shows("is stopped");
+    // The terminal is its own again before it goes on.
+    let job = child_of(session.leader()).expect("the job is there");
+    until("it to go on", || (state(job) != 'T').then_some(()));
+    session.keys(CTRL_C);
+    session.shows("status=42");
+    session.finish();
 }
 
 #[test]

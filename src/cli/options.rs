@@ -98,7 +98,9 @@ impl Target {
     /// What is being run, for the record.
     pub fn run(&self, label: Option<String>) -> Run {
         match self {
-            Self::Command(command) => Run::now(&command.argv, label),
+            Self::Command(command) => {
+                Run::now(&command.argv, label).in_directory(command.cwd.as_deref())
+            }
             Self::Processes(pids) => Run::attached(pids, label),
         }
     }

@@ -1,5 +1,6 @@
 //! `coldtrace run`: trace once, keep the record and the command's output.
 
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -9,7 +10,9 @@ use coldtrace::record::{
     Artifact, Collect, Collected, CpuSamples, Environment, Imports, Interpreter, Record, Run,
     RunDir,
 };
-use coldtrace::tracer::{Command, Ending, Held, Options, reason, run_untraced, was_closed};
+use coldtrace::tracer::{
+    Command, Ending, Held, Options, Place, high, reason, run_untraced, was_closed,
+};
 use coldtrace::{importtime, render, why_not_again};
 
 use super::end::{End, Failure, OWN_FAILURE};
@@ -34,8 +37,14 @@ pub struct Args {
     #[arg(long = "tag", value_name = "KEY=VALUE")]
     tags: Vec<String>,
     /// The command's output: keep it and show it, only keep it, or only show it
-    #[arg(long, value_name = "HOW", default_value = "tee")]
-    output: Keep,
+    /// [default: tee; with --fixed log]
+    #[arg(long, value_name = "HOW")]
+    output: Option<Keep>,
+    /// Run it where its counts repeat: addresses are not randomised; one processor;
+    /// of the environment PATH, HOME and what -E sets; nothing to read, and files to
+    /// write to; common limits; signals, session and descriptors of nobody else
+    #[arg(long, conflicts_with_all = ["pids", "detach_on_exit"])]
+    fixed: bool,
     /// Do not trace: the unperturbed run, without syscalls and processes
     #[arg(long, conflicts_with_all = ["expressions", "trace", "status", "successful_only",
         "failed_only", "split", "timeout", "detach_on_exit", "pids", "snapshot_at"])]
@@ -116,6 +125,10 @@ impl Args {
 /// Runs `run`.
 pub fn main(args: &Args) -> Result<End, Failure> {
     let mut target = args.tracing.target()?;
+    let output = args.output.unwrap_or(if args.fixed { Keep::Log } else { Keep::Tee });
+    if let (Target::Command(command), true) = (&mut target, args.fixed) {
+        fix(command)?;
+    }
     let mut run = target.run(args.label.clone());
     for tag in &args.tags {
         let Some((key, value)) = tag.split_once('=') else {
@@ -145,9 +158,9 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     };
     let how = How { tracing: &args.tracing, options, collect, trace: !args.no_trace };
     run.id = Some(dir.id().into());
-    let mut environment = Environment::now(&args.env_values);
+    let mut environment = environment(&target, &args.env_values);
     let held = Held::new();
-    let ran = prepare(args.output, &mut target, &dir)
+    let ran = prepare(output, &mut target, &dir)
         .and_then(|tee| how.run(target, run).map(|done| (done, tee)));
     let (Done { mut record, end, snapshots }, tee) = match ran {
         Ok(ran) => ran,
@@ -159,7 +172,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     environment.interpreter = Interpreter::of(&record);
     record.environment = Some(environment);
     let mut failures = tee.map(|tee| tee.finish(&mut record, &held)).unwrap_or_default();
-    if args.output == Keep::Log {
+    if output == Keep::Log {
         record.outcome.stdout_bytes = dir.size("stdout.log");
         record.outcome.stderr_bytes = dir.size("stderr.log");
     }
@@ -177,24 +190,46 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         record.proc.iter_mut().flatten().for_each(|snapshot| snapshot.directory = None);
         written = write(&mut record);
     }
-    let mut output = Output::Stderr;
+    let mut shown = Output::Stderr;
     // The record is there by now, whatever becomes of a second run.
     if let (Some(again), Ok(())) = (again, &written) {
         failures.extend(import(again, &how.options, &mut record, &dir).err());
         written = write(&mut record);
     }
     if let End::Signal(signal) = end {
-        output.after_ctrl_c(Ending::Killed { signal, core: false })?;
+        shown.after_ctrl_c(Ending::Killed { signal, core: false })?;
     }
-    output.write(&render::summary(&record, output.width()))?;
+    shown.write(&render::summary(&record, shown.width()))?;
     match written {
-        Ok(()) => output.write(&format!("record   {}\n", dir.path().display()))?,
+        Ok(()) => shown.write(&format!("record   {}\n", dir.path().display()))?,
         Err(e) => failures.push(e.to_string()),
     }
     for failure in &failures {
         say(failure);
     }
     Ok(if failures.is_empty() { end } else { End::Status(OWN_FAILURE) })
+}
+
+/// Puts the command into a fixed place; of the environment it gets what leads to
+/// programs and to its user's files.
+fn fix(command: &mut Command) -> Result<(), Failure> {
+    let passed = ["PATH", "HOME"].map(|name| (name.into(), std::env::var_os(name)));
+    command.env.splice(..0, passed);
+    command.env_clear = true;
+    command.place = Some(Place::default());
+    let null = File::open("/dev/null")
+        .map_err(|e| Failure::own(format_args!("cannot open /dev/null: {}", reason(&e))))?;
+    command.stdin = Some(high(&null)?);
+    Ok(())
+}
+
+/// The machine as it is now, and the variables that the command is to find.
+fn environment(target: &Target, shown: &[String]) -> Environment {
+    let here = Environment::now(shown);
+    match target {
+        Target::Command(command) => here.with_variables(&command.environment(), shown),
+        Target::Processes(_) => here,
+    }
 }
 
 /// Directs the command's output to where it is kept.

@@ -10,6 +10,7 @@ pub mod imports;
 mod moments;
 pub mod paths;
 mod processes;
+mod setting;
 mod snapshots;
 mod waits;
 
@@ -22,5 +23,6 @@ pub use imports::Imports;
 pub use moments::{Moment, UnknownMoment};
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
+pub use setting::Setting;
 pub use snapshots::{DETACH, EXIT, Snapshot, Snapshots, Which};
 pub use waits::{Blocked, ThreadTime, Waits};

@@ -1,6 +1,7 @@
 //! From what the collectors saw to the record.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use indexmap::IndexMap;
 
@@ -69,6 +70,7 @@ impl Record {
             tool: tool(),
             run,
             environment: None,
+            platform: None,
             outcome: Outcome {
                 timed_out: traced.timed_out,
                 ..outcome(traced.ending, traced.started, traced.ended)
@@ -115,12 +117,14 @@ impl Record {
             tool: tool(),
             run,
             environment: None,
+            platform: None,
             outcome: outcome(ran.ending, ran.started, ran.ended),
             rusage: ran.usage.as_ref().map(rusage),
             tree: None,
             measurement: Measurement {
                 engine: "none".into(),
                 filter: "off".into(),
+                notes: ran.notes.clone(),
                 ..Measurement::default()
             },
             syscalls: None,
@@ -165,8 +169,20 @@ impl Run {
             start: format!("{:.3}", jiff::Timestamp::now()),
             attached: Vec::new(),
             tags: IndexMap::new(),
+            stdio: None,
+            aslr: None,
             argv,
         }
+    }
+
+    /// Of a command that is started in this directory, if not in coldtrace's own.
+    #[must_use]
+    pub fn in_directory(mut self, dir: Option<&Path>) -> Self {
+        if let Some(dir) = dir {
+            let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+            self.cwd = Some(dir.to_string_lossy().into_owned());
+        }
+        self
     }
 
     /// A look at running processes; the command is that of the first.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::observe::{
-    By, Counts, CpuSampling, FirstOutput, Moment, Paths, Processes, Snapshot, Snapshots, Statuses,
-    Waits, Which,
+    By, Counts, CpuSampling, FirstOutput, Moment, Paths, Processes, Setting, Snapshot, Snapshots,
+    Statuses, Waits, Which,
 };
 use crate::syscall::CallSet;
 use crate::tracer::{Cost, Observer, Traced};
@@ -13,7 +13,7 @@ use super::build::Observed;
 use super::cpu::CpuSamples;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
-use super::types::{MemorySample, Process, Record, Run};
+use super::types::{MemorySample, Platform, Process, Record, Run, Stdio};
 
 /// What a record is to hold, beside what every record does.
 #[derive(Debug, Clone)]
@@ -75,6 +75,7 @@ impl Collect {
         let mut paths = Paths::new(self.resolve);
         let mut snapshots = Snapshots::new(self.snapshots, &self.moments);
         let mut output = FirstOutput::default();
+        let mut setting = Setting::default();
         let mut waits = Waits::new(self.calls.clone());
         let mut observers: Vec<&mut dyn Observer> =
             vec![&mut waits, &mut counts, &mut processes, &mut snapshots, &mut output];
@@ -83,6 +84,9 @@ impl Collect {
         }
         // Of a process that runs already what is mapped would not be told.
         let attached = !run.attached.is_empty();
+        if !attached {
+            observers.push(&mut setting);
+        }
         let mut cpu = self.cpu_samples.filter(|_| !attached).map(CpuSampling::new);
         if let Some(cpu) = &mut cpu {
             observers.push(cpu);
@@ -93,12 +97,13 @@ impl Collect {
             Observed { traced: &traced, counts: &counts, processes: &processes, waits, cost };
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
-        let spent = snapshots.spent.saturating_add(paths.spent);
+        let spent = snapshots.spent.saturating_add(paths.spent).saturating_add(setting.spent);
         record.take_off(spent);
         record.end_with_the_run();
         record.outcome.first_output_ns = output
             .at
             .map(|at| at.saturating_sub(traced.started).saturating_sub(snapshots.spent_before(at)));
+        record.describe(&setting);
         record.cpu = match (cpu, self.cpu_samples) {
             (Some(cpu), _) => Some(CpuSamples::of(cpu, &processes)),
             (None, Some(hz)) => Some(CpuSamples::none(
@@ -132,6 +137,24 @@ impl Collect {
             record.files = Some(Files::of(&paths, traced.started));
         }
         Ok(Collected { record, traced, snapshots: snapshots.taken })
+    }
+}
+
+impl Record {
+    /// Adds what the command was started with and runs on.
+    fn describe(&mut self, setting: &Setting) {
+        if !setting.started {
+            return;
+        }
+        let [stdin, stdout, stderr] = setting.streams.map(|kind| kind.map(str::to_owned));
+        self.run.stdio = Some(Stdio { stdin, stdout, stderr });
+        self.run.aslr = setting.aslr;
+        self.platform = Some(Platform {
+            arch: setting.abi.map(|abi| abi.name().to_owned()),
+            os: "linux".into(),
+            libc: setting.libc.map(str::to_owned),
+            libc_version: setting.libc_version.clone(),
+        });
     }
 }
 

@@ -1,6 +1,7 @@
 //! Where a run took place: kernel, machine, load, memory, container. What cannot
 //! be known is null.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -93,14 +94,8 @@ impl Environment {
             let line = meminfo.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
             line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
         };
-        let mut variables: Vec<String> =
-            std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
-        variables.sort();
-        let value = |name: &String| {
-            let value = std::env::var_os(name)?;
-            Some((name.clone(), value.to_string_lossy().into_owned()))
-        };
-        Self {
+        let own = std::env::vars_os().map(|(name, value)| [name, value].join(OsStr::new("=")));
+        let here = Self {
             kernel_release: line("/proc/sys/kernel/osrelease"),
             kernel_version: line("/proc/sys/kernel/version"),
             machine: line("/proc/sys/kernel/arch").or_else(|| Some(std::env::consts::ARCH.into())),
@@ -134,10 +129,27 @@ impl Environment {
             read_ahead_bytes: read_ahead(),
             randomize_va_space: line("/proc/sys/kernel/randomize_va_space")
                 .and_then(|text| text.parse().ok()),
-            interpreter: None,
-            variables,
-            values: shown.iter().filter_map(value).collect(),
-        }
+            ..Self::default()
+        };
+        here.with_variables(&own.collect::<Vec<_>>(), shown)
+    }
+
+    /// With these variables (`NAME=VALUE`) instead of coldtrace's own: those that the
+    /// command is to find.
+    #[must_use]
+    pub fn with_variables(mut self, entries: &[OsString], shown: &[String]) -> Self {
+        let entries = entries.iter().map(|entry| entry.to_string_lossy());
+        let entries: Vec<(String, String)> = entries
+            .filter_map(|entry| {
+                let (name, value) = entry.split_once('=')?;
+                (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+            })
+            .collect();
+        let value = |name: &String| entries.iter().find(|(n, _)| n == name).cloned();
+        self.values = shown.iter().filter_map(value).collect();
+        self.variables = entries.into_iter().map(|(name, _)| name).collect();
+        self.variables.sort();
+        self
     }
 }
 
@@ -261,6 +273,14 @@ mod tests {
         {
             assert_eq!(count(list), n, "{list}");
         }
+    }
+
+    #[test]
+    fn variables_are_those_that_were_given() {
+        let entries = ["B=x=y", "A=1", "NOEQUALS", "=x", "C="].map(OsString::from);
+        let here = Environment::default().with_variables(&entries, &["B".into(), "D".into()]);
+        assert_eq!(here.variables, ["A", "B", "C"]);
+        assert_eq!(here.values.iter().collect::<Vec<_>>(), [(&"B".into(), &"x=y".into())]);
     }
 
     #[test]

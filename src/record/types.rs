@@ -31,6 +31,10 @@ pub struct Record {
     /// Where: the machine and its state just before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
+    /// What the root process's last program runs on. Absent where no command was
+    /// traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
     /// How it ended.
     pub outcome: Outcome,
     /// Of the root process and the descendants it waited for, from wait4(2).
@@ -101,6 +105,44 @@ pub struct Run {
     /// `--tag k=v`.
     #[serde(default)]
     pub tags: IndexMap<String, String>,
+    /// What its standard streams were at its first exec. Absent where no command was
+    /// traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdio: Option<Stdio>,
+    /// Whether the addresses of what it executed first were randomised; absent where
+    /// that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aslr: Option<bool>,
+}
+
+/// What the command's standard streams are: `file`, `pipe`, `null` (/dev/null),
+/// `terminal`, `socket`, `device` (any other), `closed`, or `other`; null where it
+/// could not be asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct Stdio {
+    /// Standard input.
+    pub stdin: Option<String>,
+    /// Standard output.
+    pub stdout: Option<String>,
+    /// Standard error.
+    pub stderr: Option<String>,
+}
+
+/// What a program runs on: counts of one platform are not those of another.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct Platform {
+    /// Its ABI: `x86_64`, `i386`, `x32`, `aarch64`, `arm`; null where it is another.
+    pub arch: Option<String>,
+    /// `linux`.
+    pub os: String,
+    /// `glibc`, `musl`, or `static` where it asks for no loader; null where that is
+    /// another, or could not be read.
+    pub libc: Option<String>,
+    /// Of glibc the highest version that its libc.so.6 defines symbols for, as `2.36`;
+    /// null where it is not known.
+    pub libc_version: Option<String>,
 }
 
 /// How the command ended. Exactly one of `exit_code` and `signal` is set,

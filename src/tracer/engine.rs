@@ -58,6 +58,8 @@ pub struct Engine<'a, 'o> {
     crowded: bool,
     /// The command is stopped by a signal.
     root_stopped: bool,
+    /// It is in a session of its own, where no job control stops it.
+    apart: bool,
     #[cfg(debug_assertions)]
     recorder: super::saved::Recorder,
     stops: u64,
@@ -143,6 +145,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             before: HashMap::new(),
             crowded: false,
             root_stopped: false,
+            apart: false,
             asleep: HashMap::new(),
             deadline: None,
             #[cfg(debug_assertions)]
@@ -156,6 +159,12 @@ impl<'a, 'o> Engine<'a, 'o> {
             filter,
             notes: Vec::new(),
         }
+    }
+
+    /// The command is in a session of its own.
+    pub fn set_apart(&mut self) {
+        self.apart = true;
+        self.guard.set_apart();
     }
 
     /// Follows the launcher's child, which was seized and asked to stop.
@@ -322,6 +331,9 @@ impl<'a, 'o> Engine<'a, 'o> {
     fn hear_the_launcher(&mut self) {
         let Some(mut launched) = self.launched.take() else { return };
         self.reports = launched.reports();
+        for note in std::mem::take(&mut self.reports.unfixed) {
+            self.note(note);
+        }
         if let Some(e) = &self.reports.filter {
             self.filter = FilterState::Refused(format!("the kernel refused it: {}", reason(e)));
             self.tasks.filter_refused(&mut self.out);
@@ -433,7 +445,8 @@ impl<'a, 'o> Engine<'a, 'o> {
 
     /// What the tracer was sent, and what the clock says.
     fn look_around(&mut self) {
-        if self.root_stopped {
+        // Its calls stop with the tracer.
+        if self.root_stopped || self.apart {
             self.guard.stop_if_asked();
         }
         if self.guard.is_busy() {
@@ -447,6 +460,12 @@ impl<'a, 'o> Engine<'a, 'o> {
                         }
                     }
                     (Request::Forward(_), None) => {}
+                    (Request::ForwardToAll(signal), _) => {
+                        self.send_all(signal);
+                        self.send_all(libc::SIGCONT); // Who is stopped must take it.
+                    }
+                    // Nothing goes on in a place that was made for the command.
+                    (Request::End(_), _) if self.apart => self.send_all(libc::SIGKILL),
                     (Request::End(signal), _) if self.filter == FilterState::Installed => {
                         // Under a filter they could not go on: each filtered
                         // call would fail with ENOSYS. They get the signal.

@@ -4,14 +4,16 @@
 //! Own fork and exec instead of std's: the child must find descriptors, signal
 //! mask and dispositions as the tracer found them.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::{Error, os};
 use super::inherited;
+use super::place::{self, Place, Unfixed};
 use super::seccomp::Filter;
 use super::user::User;
 
@@ -22,6 +24,13 @@ pub struct Command {
     pub argv: Vec<OsString>,
     /// Changes to the environment: `None` removes.
     pub env: Vec<(OsString, Option<OsString>)>,
+    /// Whether the environment is empty before these changes, and not the tracer's
+    /// own. It is sorted by name then, since its order is seen on the stack.
+    pub env_clear: bool,
+    /// Its working directory, if not the tracer's.
+    pub cwd: Option<PathBuf>,
+    /// A fixed place for it, instead of the one that the tracer was started in.
+    pub place: Option<Place>,
     /// Whom to run it as.
     pub user: Option<User>,
     /// What its standard input is to be, if not the tracer's.
@@ -45,17 +54,53 @@ impl Command {
     /// When that cannot be opened.
     pub fn unheard(&self) -> Result<Self, Error> {
         let null = || {
-            let file = std::fs::File::options().read(true).write(true).open("/dev/null");
+            let file = File::options().read(true).write(true).open("/dev/null");
             high(&file.map_err(|e| os("cannot open /dev/null", e))?).map(Some)
         };
         Ok(Self {
             argv: self.argv.clone(),
             env: self.env.clone(),
+            env_clear: self.env_clear,
+            cwd: self.cwd.clone(),
+            place: self.place.clone(),
             user: self.user.clone(),
             stdin: null()?,
             stdout: null()?,
             stderr: null()?,
         })
+    }
+
+    /// Gives it nothing to read (/dev/null) and these files to write to.
+    ///
+    /// # Errors
+    /// When /dev/null cannot be opened, or no descriptor is left.
+    pub fn write_to(&mut self, stdout: &File, stderr: &File) -> Result<(), Error> {
+        let null = File::open("/dev/null").map_err(|e| os("cannot open /dev/null", e))?;
+        self.stdin = Some(high(&null)?);
+        self.stdout = Some(high(stdout)?);
+        self.stderr = Some(high(stderr)?);
+        Ok(())
+    }
+
+    /// The environment that it is to find, entry by entry (`NAME=VALUE`; others'
+    /// entries may be anything).
+    pub fn environment(&self) -> Vec<OsString> {
+        // As it was found, entries without a name or a value too.
+        let mut entries = if self.env_clear { Vec::new() } else { found_environment() };
+        for (name, value) in &self.env {
+            let name = name.as_bytes();
+            entries.retain(|entry| {
+                let rest = entry.as_bytes().strip_prefix(name);
+                rest.is_none_or(|rest| rest.first() != Some(&b'='))
+            });
+            if let Some(value) = value {
+                entries.push(OsString::from_vec([name, b"=", value.as_bytes()].concat()));
+            }
+        }
+        if self.env_clear {
+            entries.sort();
+        }
+        entries
     }
 }
 
@@ -64,18 +109,20 @@ impl Command {
 pub struct Launched {
     /// Its pid.
     pub pid: i32,
-    gate: std::fs::File,
-    reports: std::fs::File,
+    gate: File,
+    reports: File,
     /// The files that were tried.
-    paths: Vec<CString>,
+    paths: Vec<PathBuf>,
 }
 
-/// What the child has to say before its exec, one message each.
+/// What the child has to say before its exec, one message each: this, or what it
+/// could not fix ([`Unfixed`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Filter = 1,
     User = 2,
     Exec = 3,
+    Directory = 7,
 }
 
 /// What became of the child before the command ran.
@@ -83,6 +130,8 @@ enum Stage {
 pub struct Reports {
     /// Why the filter could not be installed.
     pub filter: Option<io::Error>,
+    /// What of the command's place could not be fixed, a line each.
+    pub unfixed: Vec<String>,
     /// Why the command could not be run.
     failure: Option<(Stage, io::Error)>,
     /// One of the files that were tried exists.
@@ -99,9 +148,8 @@ impl Launched {
     /// the pipe is closed on its side.
     pub fn reports(&mut self) -> Reports {
         let mut bytes = Vec::new();
-        let mut reports = Reports::default();
-        let there = |path: &CString| Path::new(OsStr::from_bytes(path.to_bytes())).exists();
-        reports.exists = self.paths.iter().any(there);
+        let exists = self.paths.iter().any(|path| path.exists());
+        let mut reports = Reports { exists, ..Reports::default() };
         if self.reports.read_to_end(&mut bytes).is_err() {
             return reports;
         }
@@ -112,6 +160,10 @@ impl Launched {
             match stage {
                 1 => reports.filter = Some(error),
                 2 => reports.failure = Some((Stage::User, error)),
+                7 => reports.failure = Some((Stage::Directory, error)),
+                number if let Some(unfixed) = Unfixed::from_number(*number) => {
+                    reports.unfixed.push(unfixed.note(&error));
+                }
                 _ => reports.failure = Some((Stage::Exec, error)),
             }
         }
@@ -145,6 +197,10 @@ impl Reports {
                 let user = command.user.as_ref().map_or("", |u| u.name.as_str());
                 os(format!("cannot become user {user} to run {name}"), source)
             }
+            Some((Stage::Directory, source)) => {
+                let cwd = command.cwd.as_deref().unwrap_or(Path::new("?")).display();
+                os(format!("cannot run {name} in {cwd}"), source)
+            }
             Some((Stage::Filter, source)) => os("cannot install the filter", source),
             None => Error::DiedBeforeExec { name },
         }
@@ -157,6 +213,9 @@ struct Prepared {
     paths: Vec<CString>,
     argv: Vec<CString>,
     envp: Vec<CString>,
+    cwd: Option<CString>,
+    place: Option<place::Ready>,
+    timers: Vec<(Which, libc::itimerval)>,
 }
 
 /// Forks a child that waits at its gate, then installs `filter` and executes
@@ -169,7 +228,6 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
         prepared.paths.iter().map(|path| shell_pointers(path, &argv)).collect();
     let (gate_read, gate_write) = pipe()?;
     let (report_read, report_write) = pipe()?;
-    let timers = take_timers();
     // SAFETY: the child calls only async-signal-safe functions until it execs
     // or exits; everything it uses was allocated above.
     let pid = unsafe { libc::fork() };
@@ -183,15 +241,19 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
             child(
                 command,
                 filter,
-                &prepared.paths,
+                &prepared,
                 (&argv, &envp, &shell),
-                &timers,
                 gate_read.as_raw_fd(),
                 report_write.as_raw_fd(),
             );
         }
     }
-    let paths = prepared.paths;
+    // As the child sees them, which may have another working directory.
+    let seen = |path: CString| match &command.cwd {
+        Some(cwd) => cwd.join(OsStr::from_bytes(path.to_bytes())),
+        None => PathBuf::from(OsString::from_vec(path.into_bytes())),
+    };
+    let paths = prepared.paths.into_iter().map(seen).collect();
     Ok(Launched { pid, gate: gate_write.into(), reports: report_read.into(), paths })
 }
 
@@ -202,18 +264,17 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
 unsafe fn child(
     command: &Command,
     filter: Option<&Filter>,
-    paths: &[CString],
+    prepared: &Prepared,
     (argv, envp, shell): (
         &[*const libc::c_char],
         &[*const libc::c_char],
         &[Vec<*const libc::c_char>],
     ),
-    timers: &[(Which, libc::itimerval)],
     gate: RawFd,
     report: RawFd,
 ) -> ! {
-    let say = |stage: Stage| {
-        let mut message = [stage as u8; 5];
+    let say = |what: u8| {
+        let mut message = [what; 5];
         message[1..].copy_from_slice(&errno().to_ne_bytes());
         // SAFETY: five bytes of a local array; a pipe takes them whole.
         unsafe { libc::write(report, message.as_ptr().cast(), 5) };
@@ -232,12 +293,15 @@ unsafe fn child(
         if let Some(filter) = filter
             && filter.install() < 0
         {
-            say(Stage::Filter);
+            say(Stage::Filter as u8);
         }
         for signal in inherited::to_restore() {
             libc::signal(signal, libc::SIG_DFL);
         }
-        for (which, timer) in timers {
+        if let Some(place) = &prepared.place {
+            place.enter(|unfixed| say(unfixed as u8));
+        }
+        for (which, timer) in &prepared.timers {
             libc::syscall(libc::SYS_setitimer, *which, &raw const *timer, 0);
         }
         for (fd, replacement) in
@@ -250,25 +314,35 @@ unsafe fn child(
                 libc::close(fd);
             }
         }
+        if prepared.place.is_some() {
+            place::close_at_exec();
+        }
         if let Some(user) = &command.user
             && (libc::setgroups(user.groups.len(), user.groups.as_ptr()) < 0
                 || libc::setgid(user.gid) < 0
                 || libc::setuid(user.uid) < 0)
         {
-            say(Stage::User);
+            say(Stage::User as u8);
+            libc::_exit(125);
+        }
+        // As its user, who may not be allowed to.
+        if let Some(cwd) = &prepared.cwd
+            && libc::chdir(cwd.as_ptr()) < 0
+        {
+            say(Stage::Directory as u8);
             libc::_exit(125);
         }
         // As execvp(3): the search goes on past what cannot be used, and a
         // permission error is the one to report.
         let mut worst = libc::ENOENT;
-        for (path, shell) in paths.iter().zip(shell) {
+        for (path, shell) in prepared.paths.iter().zip(shell) {
             libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr());
             if errno() == libc::ENOEXEC {
                 libc::execve(c"/bin/sh".as_ptr(), shell.as_ptr(), envp.as_ptr());
             }
             match errno() {
                 libc::ENOENT | libc::ENOTDIR => {}
-                libc::ENAMETOOLONG if paths.len() > 1 => {}
+                libc::ENAMETOOLONG if prepared.paths.len() > 1 => {}
                 libc::EACCES => worst = libc::EACCES,
                 other => {
                     worst = other;
@@ -277,7 +351,7 @@ unsafe fn child(
             }
         }
         *libc::__errno_location() = worst;
-        say(Stage::Exec);
+        say(Stage::Exec as u8);
         libc::_exit(127)
     }
 }
@@ -343,26 +417,21 @@ fn prepare(command: &Command) -> Result<Prepared, Error> {
     let c = |s: &OsStr| {
         CString::new(s.as_bytes()).map_err(|_| Error::NulByte { word: s.to_string_lossy().into() })
     };
-    // As it was found, entries without a name or a value too.
-    let mut env: Vec<CString> = environment();
-    for (key, value) in &command.env {
-        let key = key.as_bytes();
-        env.retain(|e| {
-            e.to_bytes().strip_prefix(key).is_none_or(|rest| rest.first() != Some(&b'='))
-        });
-        if let Some(value) = value {
-            env.push(c(OsStr::from_bytes(&[key, b"=", value.as_bytes()].concat()))?);
-        }
-    }
-    let path = env.iter().find_map(|e| e.to_bytes().strip_prefix(b"PATH="));
+    let env = command.environment();
+    let path = env.iter().find_map(|e| e.as_bytes().strip_prefix(b"PATH="));
     let path = path.map(OsStr::from_bytes);
     let paths = candidates(name, path).iter().map(|p| c(p)).collect::<Result<_, _>>()?;
     let argv = command.argv.iter().map(|a| c(a)).collect::<Result<_, _>>()?;
-    Ok(Prepared { paths, argv, envp: env })
+    let envp = env.iter().map(|e| c(e)).collect::<Result<_, _>>()?;
+    let cwd = command.cwd.as_ref().map(|cwd| c(cwd.as_os_str())).transpose()?;
+    let place = command.place.as_ref().map(Place::ready);
+    // In a fixed place there are none: they go on to be coldtrace's.
+    let timers = if place.is_some() { Vec::new() } else { take_timers() };
+    Ok(Prepared { paths, argv, envp, cwd, place, timers })
 }
 
 /// This process's environment, entry by entry.
-fn environment() -> Vec<CString> {
+fn found_environment() -> Vec<OsString> {
     unsafe extern "C" {
         static environ: *const *const libc::c_char;
     }
@@ -372,7 +441,7 @@ fn environment() -> Vec<CString> {
     unsafe {
         let mut at = environ;
         while !at.is_null() && !(*at).is_null() {
-            entries.push(std::ffi::CStr::from_ptr(*at).to_owned());
+            entries.push(OsStr::from_bytes(CStr::from_ptr(*at).to_bytes()).to_owned());
             at = at.add(1);
         }
     }

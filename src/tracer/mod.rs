@@ -20,6 +20,7 @@ mod limits;
 pub mod memory;
 mod patience;
 pub mod perf;
+mod place;
 mod privilege;
 mod proc;
 mod repair;
@@ -50,7 +51,8 @@ pub use launch::Command;
 pub use launch::high;
 #[doc(hidden)]
 pub use patience::patiently;
-pub use proc::{Link, Status, follow, is_there, open_descriptor, open_file, real};
+pub use place::Place;
+pub use proc::{Link, Status, follow, is_there, open_descriptor, open_file, personality, real};
 pub use seccomp::MAKING_IOCTLS;
 pub use session::{FilterState, Options, Traced, attach, trace};
 #[doc(hidden)]

@@ -51,6 +51,8 @@ pub struct Link {
     pub mount: u64,
     /// Size in bytes, of a regular file.
     pub size: Option<u64>,
+    /// Of a device, its major and minor number.
+    pub device: (u32, u32),
 }
 
 impl Link {
@@ -82,8 +84,15 @@ impl Link {
             owner: (found.stx_uid, found.stx_gid),
             mount: found.stx_mnt_id,
             size: (mode & libc::S_IFMT == libc::S_IFREG).then_some(found.stx_size),
+            device: (found.stx_rdev_major, found.stx_rdev_minor),
         })
     }
+}
+
+/// How a process is executed: the bits of personality(2), from /proc.
+pub fn personality(pid: i32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/personality")).ok()?;
+    u32::from_str_radix(text.trim(), 16).ok()
 }
 
 /// Where the symbolic link `path`, given from a task's root, leads, as the

@@ -119,6 +119,9 @@ pub fn trace(
     let launched = launch(command, filter.as_ref())?;
     let root = launched.pid;
     let mut engine = Engine::new(options, Some(root), strangers, state, observers);
+    if command.place.is_some() {
+        engine.set_apart();
+    }
     let mut wanted = REPORTS;
     if !options.detach_on_exit {
         wanted |= libc::PTRACE_O_EXITKILL;

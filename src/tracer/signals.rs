@@ -147,6 +147,8 @@ pub struct Guard {
     /// What the command reported lately.
     reported: Vec<Seen>,
     ticking: bool,
+    /// The command is in a session of its own: its terminal, if any, is not ours.
+    apart: bool,
 }
 
 /// What to do about a signal.
@@ -154,6 +156,9 @@ pub struct Guard {
 pub enum Request {
     /// Send it to the command.
     Forward(i32),
+    /// Send it to all that the command is: somebody wants its end, and it is in a
+    /// session of its own, where no terminal tells its process group.
+    ForwardToAll(i32),
     /// It came to the tracer after the command had ended: stop tracing.
     End(i32),
 }
@@ -164,7 +169,7 @@ impl Guard {
     /// time, for somebody who looks at the clock.
     pub fn take(ticking: bool) -> Self {
         let (waiting, reported) = (Vec::new(), Vec::new());
-        let mut guard = Self { old: Vec::new(), waiting, reported, ticking };
+        let mut guard = Self { old: Vec::new(), waiting, reported, ticking, apart: false };
         STOP_ASKED.store(0, SeqCst);
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = note;
         for signal in 1..=LAST {
@@ -202,6 +207,12 @@ impl Guard {
     pub fn keep_ticking(&mut self) {
         self.ticking = true;
         tick(TICK);
+    }
+
+    /// The command is in a session of its own: no terminal sends to it what it
+    /// sends to the tracer.
+    pub fn set_apart(&mut self) {
+        self.apart = true;
     }
 
     fn install(&mut self, signal: i32, handler: libc::sighandler_t, flags: i32) {
@@ -291,7 +302,11 @@ impl Guard {
             }
         }
         let mut requests = Vec::new();
-        let reported = &mut self.reported;
+        let (reported, apart) = (&mut self.reported, self.apart);
+        let forward = |signal| {
+            let to_all = apart && ENDING.contains(&signal);
+            if to_all { Request::ForwardToAll(signal) } else { Request::Forward(signal) }
+        };
         self.waiting.retain(|came| {
             if !alive {
                 // Only what asks for an end.
@@ -302,9 +317,15 @@ impl Guard {
             }
             if came.sender == Some(KERNEL) {
                 // The terminal has sent it to the command too, but for a hangup,
-                // which it tells its session's leader only.
-                if came.signal == libc::SIGHUP && leads_session() {
-                    requests.push(Request::Forward(came.signal));
+                // which it tells its session's leader only. In a session of its own
+                // it has heard nothing, and a terminal's size is none of its own.
+                let unheard = if apart {
+                    came.signal != libc::SIGWINCH
+                } else {
+                    came.signal == libc::SIGHUP && leads_session()
+                };
+                if unheard {
+                    requests.push(forward(came.signal));
                 }
                 return false;
             }
@@ -315,7 +336,7 @@ impl Guard {
             if at.saturating_sub(came.at) < GRACE.as_nanos() as u64 {
                 return true;
             }
-            requests.push(Request::Forward(came.signal));
+            requests.push(forward(came.signal));
             false
         });
         if self.waiting.is_empty() && !self.ticking && STOP_ASKED.load(SeqCst) == 0 {

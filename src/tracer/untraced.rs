@@ -22,6 +22,8 @@ pub struct Ran {
     pub usage: Option<Usage>,
     /// Its own usage, without children.
     pub own: Option<Usage>,
+    /// What of its place could not be fixed, a line each.
+    pub notes: Vec<String>,
 }
 
 /// Runs `command` and waits for it, not for its descendants.
@@ -32,20 +34,26 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
     let mut launched = launch(command, None)?;
     let pid = launched.pid;
     let mut guard = Guard::take(false);
+    let apart = command.place.is_some();
+    if apart {
+        guard.set_apart();
+    }
     let started = now();
     launched.open()?;
     let mut stopped = false;
     let waited = loop {
         if guard.is_busy() {
             for request in guard.requests(true) {
-                if let Request::Forward(signal) = request
-                    && !kernel::is_pending(pid, signal)
-                {
-                    // SAFETY: the child has not been reaped, so the pid is its own.
-                    unsafe { libc::kill(pid, signal) };
-                }
+                let (to, signal) = match request {
+                    Request::Forward(signal) if !kernel::is_pending(pid, signal) => (pid, signal),
+                    // Who is in its group is all that is known of its tree.
+                    Request::ForwardToAll(signal) => (-pid, signal),
+                    Request::Forward(_) | Request::End(_) => continue,
+                };
+                // SAFETY: the child has not been reaped, so the pid is its own.
+                unsafe { libc::kill(to, signal) };
             }
-            if stopped {
+            if stopped || apart {
                 guard.stop_if_asked();
             }
         }
@@ -63,5 +71,12 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
     if reports.failed() {
         return Err(reports.failure(command));
     }
-    Ok(Ran { ending, started, ended: waited.at, usage: waited.with_children, own: waited.own })
+    Ok(Ran {
+        ending,
+        started,
+        ended: waited.at,
+        usage: waited.with_children,
+        own: waited.own,
+        notes: reports.unfixed,
+    })
 }

@@ -10,13 +10,17 @@ use elf::abi;
 use elf::dynamic::DynamicTable;
 use elf::endian::AnyEndian;
 use elf::file::{Class, FileHeader, parse_ident};
+use elf::gnu_symver::VerDefIterator;
 use elf::segment::{ProgramHeader, SegmentTable};
+
+use crate::syscall::Abi;
 
 /// Most that is read of each part: what a file claims beyond is left out. Real
 /// ones have some dozen segments and needed files.
 const MOST_HEADERS: u64 = 64 << 10;
 const MOST_DYNAMIC: u64 = 64 << 10;
 const MOST_NEEDED: usize = 1024;
+const MOST_VERSIONS: u64 = 64 << 10;
 /// Longest name, as for a path (linux/limits.h).
 const MOST_NAME: u64 = 4096;
 
@@ -31,6 +35,8 @@ pub struct Linkage {
     pub needed: Vec<Vec<u8>>,
     /// PT_INTERP: the loader of a program.
     pub interpreter: Option<Vec<u8>>,
+    /// The ABI that its code is for; `None` where it is another's.
+    pub abi: Option<Abi>,
 }
 
 impl Linkage {
@@ -43,23 +49,12 @@ impl Linkage {
         let ident = read(file, 0, abi::EI_NIDENT as u64)?;
         let elf = Elf::parse(file, &ident)?.filter(|elf| elf.segment(abi::PT_LOAD).is_some());
         let Some(elf) = elf else { return Ok(Self::default()) };
-        let mut linkage = Self { loadable: true, ..Self::default() };
+        let mut linkage = Self { loadable: true, abi: elf.abi(), ..Self::default() };
         if let Some(interpreter) = elf.segment(abi::PT_INTERP) {
             linkage.interpreter = elf.name(interpreter.p_offset)?;
         }
-        let Some(dynamic) = elf.segment(abi::PT_DYNAMIC) else { return Ok(linkage) };
-        let dynamic = read(file, dynamic.p_offset, dynamic.p_filesz.min(MOST_DYNAMIC))?;
-        let entries = DynamicTable::new(elf.endian, elf.class, &dynamic);
-        let entries: Vec<(i64, u64)> = entries
-            .iter()
-            .map(|entry| (entry.d_tag, entry.d_val()))
-            .take_while(|(tag, _)| *tag != abi::DT_NULL)
-            .collect();
-        let strings = entries.iter().find(|(tag, _)| *tag == abi::DT_STRTAB);
-        // An address where the file says it is to be mapped.
-        let Some(strings) = strings.and_then(|&(_, address)| elf.offset(address)) else {
-            return Ok(linkage);
-        };
+        let entries = elf.dynamic()?;
+        let Some(strings) = elf.placed(&entries, abi::DT_STRTAB) else { return Ok(linkage) };
         for (tag, at) in entries {
             let name = || elf.name(strings.saturating_add(at));
             match tag {
@@ -74,11 +69,37 @@ impl Linkage {
     }
 }
 
+/// The versions that a library defines symbols for, its own name the first of them.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn defined_versions(file: &File) -> io::Result<Vec<Vec<u8>>> {
+    let ident = read(file, 0, abi::EI_NIDENT as u64)?;
+    let Some(elf) = Elf::parse(file, &ident)? else { return Ok(Vec::new()) };
+    let entries = elf.dynamic()?;
+    let strings = elf.placed(&entries, abi::DT_STRTAB);
+    let (Some(strings), Some(at)) = (strings, elf.placed(&entries, abi::DT_VERDEF)) else {
+        return Ok(Vec::new());
+    };
+    let count = entries.iter().find(|(tag, _)| *tag == abi::DT_VERDEFNUM).map_or(0, |e| e.1);
+    let definitions = read(file, at, MOST_VERSIONS)?;
+    // It reads on from where it is told, and stops where there is nothing more.
+    let all = VerDefIterator::new(elf.endian, elf.class, count, 0, &definitions);
+    let mut names = Vec::new();
+    for (_, mut auxiliaries) in all.take(MOST_NEEDED) {
+        if let Some(name) = auxiliaries.next() {
+            names.extend(elf.name(strings.saturating_add(u64::from(name.vda_name)))?);
+        }
+    }
+    Ok(names)
+}
+
 /// A file's header and segments.
 struct Elf<'f> {
     file: &'f File,
     endian: AnyEndian,
     class: Class,
+    machine: u16,
     segments: Vec<ProgramHeader>,
 }
 
@@ -97,11 +118,37 @@ impl<'f> Elf<'f> {
         let size = u64::from(header.e_phnum) * u64::from(header.e_phentsize);
         let headers = read(file, header.e_phoff, size.min(MOST_HEADERS))?;
         let segments = SegmentTable::new(endian, class, &headers).iter().collect();
-        Ok(Some(Self { file, endian, class, segments }))
+        Ok(Some(Self { file, endian, class, machine: header.e_machine, segments }))
     }
 
     fn segment(&self, kind: u32) -> Option<&ProgramHeader> {
         self.segments.iter().find(|segment| segment.p_type == kind)
+    }
+
+    fn abi(&self) -> Option<Abi> {
+        Some(match (self.machine, self.class) {
+            (abi::EM_X86_64, Class::ELF64) => Abi::X86_64,
+            (abi::EM_X86_64, Class::ELF32) => Abi::X32,
+            (abi::EM_386, Class::ELF32) => Abi::I386,
+            (abi::EM_AARCH64, Class::ELF64) => Abi::Aarch64,
+            (abi::EM_ARM, Class::ELF32) => Abi::Arm,
+            _ => return None,
+        })
+    }
+
+    /// Tags and values of the dynamic section, none where there is none.
+    fn dynamic(&self) -> io::Result<Vec<(i64, u64)>> {
+        let Some(dynamic) = self.segment(abi::PT_DYNAMIC) else { return Ok(Vec::new()) };
+        let dynamic = read(self.file, dynamic.p_offset, dynamic.p_filesz.min(MOST_DYNAMIC))?;
+        let entries = DynamicTable::new(self.endian, self.class, &dynamic);
+        let entries = entries.iter().map(|entry| (entry.d_tag, entry.d_val()));
+        Ok(entries.take_while(|(tag, _)| *tag != abi::DT_NULL).collect())
+    }
+
+    /// Where the file has what a tag has the address of, as it is to be mapped.
+    fn placed(&self, entries: &[(i64, u64)], tag: i64) -> Option<u64> {
+        let (_, address) = entries.iter().find(|(found, _)| *found == tag)?;
+        self.offset(*address)
     }
 
     /// Where the file has what is to be mapped at `address`.
@@ -219,6 +266,7 @@ mod tests {
                 soname: Some(b"libself.so.3".to_vec()),
                 needed: vec![b"libc.so.6".to_vec(), b"libm.so.6".to_vec()],
                 interpreter: Some(b"/lib/ld.so".to_vec()),
+                abi: Some(Abi::X86_64),
             }
         );
     }
@@ -256,6 +304,9 @@ mod tests {
             file[at..end].copy_from_slice(&odd[..end - at]);
             let found = of(&file);
             prop_assert!(found.needed.len() <= MOST_NEEDED);
+            let mut copy = tempfile::tempfile().unwrap();
+            copy.write_all(&file).unwrap();
+            prop_assert!(defined_versions(&copy).unwrap().len() <= MOST_NEEDED);
         }
     }
 }

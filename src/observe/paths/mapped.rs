@@ -251,7 +251,7 @@ fn size(pid: i32, path: &[u8]) -> Option<u64> {
 
 /// Paths of the executable file mappings in /proc/PID/maps (proc_pid_maps(5)),
 /// and whether the file is gone.
-fn executable(maps: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> + '_ {
+pub fn executable(maps: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> + '_ {
     maps.split(|&byte| byte == b'\n').filter_map(|line| {
         let mut words = line.splitn(6, |&byte| byte == b' ');
         let permissions = words.nth(1)?;

@@ -6,7 +6,7 @@
 
 mod brought;
 mod change;
-mod linkage;
+pub(super) mod linkage;
 mod mapped;
 mod named;
 mod opened;
@@ -27,6 +27,7 @@ use crate::tracer::{
 };
 
 pub use brought::{Brought, By};
+pub(super) use mapped::executable;
 pub use mapped::{Mapped, MappedEntry};
 pub use opened::{opened, opening};
 pub use place::Marks;

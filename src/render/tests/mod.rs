@@ -85,8 +85,11 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
             attached: Vec::new(),
             start: "2026-03-01T10:00:00Z".to_owned(),
             tags: IndexMap::new(),
+            stdio: None,
+            aslr: None,
         },
         environment: None,
+        platform: None,
         outcome: Outcome {
             exit_code: Some(0),
             wall_ns: 2_830_000_000,
