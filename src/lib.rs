@@ -32,6 +32,7 @@
 //! ```
 
 pub mod check;
+mod checker;
 mod importtime;
 pub mod observe;
 pub mod record;
@@ -40,5 +41,6 @@ pub mod render;
 pub mod syscall;
 pub mod tracer;
 
+pub use checker::{CaseError, CaseRun, Checker};
 pub use importtime::{importtime, why_not_again};
 pub use recorder::Tracer;

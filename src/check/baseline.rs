@@ -71,6 +71,31 @@ pub struct Case {
     pub facts: BTreeMap<String, Facts>,
 }
 
+impl Case {
+    /// A case of a command, in the usual place: the environment has what leads to
+    /// programs and to its user's files, the same locale everywhere, and no
+    /// randomness where that can be asked for.
+    pub fn new(name: String, command: Vec<String>) -> Self {
+        let set = [("LC_ALL", "C.UTF-8"), ("PYTHONHASHSEED", "0")];
+        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Self {
+            name,
+            command,
+            exit: Exit::default(),
+            prepare: None,
+            cwd: None,
+            env: Env { set, ..Env::default() },
+            stdin: None,
+            aslr: Switch::default(),
+            cpus: Cpus::default(),
+            timeout: None,
+            paths: true,
+            regions: BTreeMap::new(),
+            facts: BTreeMap::new(),
+        }
+    }
+}
+
 fn yes() -> bool {
     true
 }

@@ -3,6 +3,7 @@
 
 mod baseline;
 mod edit;
+mod explain;
 mod facts;
 mod families;
 mod judge;
@@ -16,6 +17,7 @@ mod tests;
 
 pub use baseline::{Baseline, BaselineError, Case, Cpus, Env, Exit, Region, SCHEMA, Switch};
 pub use edit::Editor;
+pub use explain::{Missed, Tally, explain, self_test};
 pub use facts::{CallFact, CallFacts, Expected, Facts, PathFact, Recorded, Totals};
 pub use families::Families;
 pub use judge::{Judged, judge};

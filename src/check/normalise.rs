@@ -123,7 +123,7 @@ impl Normaliser {
             }
             prefixes.push((name.clone(), value));
         }
-        prefixes.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(&b.0)));
+        prefixes.sort_by(longest_first);
         let compile = |pattern: &Pattern| match pattern {
             Pattern::Pid => Some(Compiled::Pid),
             Pattern::Hex => Some(Compiled::Hex),
@@ -134,6 +134,14 @@ impl Normaliser {
         };
         let patterns = rules.patterns.iter().filter_map(compile).collect();
         Self { prefixes, patterns, tasks: BTreeSet::new(), temporary }
+    }
+
+    /// The same, with one directory more that a name stands for.
+    #[must_use]
+    pub fn with_prefix(mut self, name: &str, directory: &str) -> Self {
+        self.prefixes.push((name.to_owned(), directory.to_owned()));
+        self.prefixes.sort_by(longest_first);
+        self
     }
 
     /// The same, which knows the tasks of a run.
@@ -191,6 +199,10 @@ impl Normaliser {
             }
         }
     }
+}
+
+fn longest_first(a: &(String, String), b: &(String, String)) -> std::cmp::Ordering {
+    b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(&b.0))
 }
 
 /// Runs of eight and more hexadecimal digits, where a digit is among them: `deadbeef`

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{FileRow, Process, ProcessSyscall, Record};
+use crate::record::{FileRow, Platform, Process, ProcessSyscall, Record};
 
 use super::normalise::Normaliser;
 
@@ -180,7 +180,8 @@ impl Shape {
         let processes = record.processes.as_deref().unwrap_or_default();
         let tasks = processes.iter().flat_map(|p| p.threads.iter().map(|t| t.tid).chain([p.pid]));
         let normaliser = normaliser.with_tasks(tasks);
-        let native = crate::syscall::Abi::native().name();
+        let native = record.platform.as_ref().and_then(|platform| platform.arch.clone());
+        let native = native.unwrap_or_else(|| crate::syscall::Abi::native().name().to_owned());
         let named = |row: &ProcessSyscall| {
             if row.abi == native { row.name.clone() } else { format!("{}@{}", row.name, row.abi) }
         };
@@ -190,6 +191,8 @@ impl Shape {
             .collect();
         let name = |id: u64| programs.get(&id).cloned().unwrap_or_else(|| "?".into());
         let mut shape = Self {
+            platform: record.platform.as_ref().and_then(platform),
+            libc: record.platform.as_ref().and_then(|p| p.libc_version.clone()),
             kernel: record
                 .environment
                 .as_ref()
@@ -247,6 +250,11 @@ fn kernel(release: &str) -> String {
         .take(2)
         .collect::<Vec<_>>()
         .join(".")
+}
+
+/// `x86_64 linux glibc`; `None` where a part of it is not known.
+fn platform(platform: &Platform) -> Option<String> {
+    Some(format!("{} {} {}", platform.arch.as_ref()?, platform.os, platform.libc.as_ref()?))
 }
 
 /// The sum of counts.

@@ -1,5 +1,6 @@
 //! One file a command. No logic that a user of the library would miss.
 
+mod check;
 mod count;
 mod end;
 mod files;
@@ -46,6 +47,8 @@ enum Command {
         arg.hide(hidden)
     }))]
     Files(files::Args),
+    /// Fail when a command's calls, files or addresses are not as recorded
+    Check(check::Args),
     /// A record as text
     Show(show::Args),
     /// The JSON Schema of a record
@@ -63,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Count(args) => count::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Files(args) => files::main(&args),
+        Command::Check(args) => check::main(&args),
         Command::Show(args) => show::main(&args),
         Command::Schema => schema::main(),
     };

@@ -45,7 +45,11 @@ fn of_case(case: &CaseReport, head: &str, strict: bool, width: usize, out: &mut 
     let fails = case.fails(strict);
     if fails || failed > 0 {
         let word = if fails { "FAIL" } else { "ok" };
-        line(out, width, &format!("coldtrace: {word} {head}{failed} of {}{calls}", counted(all as u64, "rule")));
+        line(
+            out,
+            width,
+            &format!("coldtrace: {word} {head}{failed} of {}{calls}", counted(all as u64, "rule")),
+        );
     } else if case.problem.is_none() {
         line(out, width, &format!("coldtrace: ok {head}{}{calls}", counted(all as u64, "rule")));
     }
@@ -97,12 +101,19 @@ fn verdicts(case: &CaseReport, width: usize, out: &mut String) {
         }
         // What the headline or a rule above has said already is not said again.
         let new = |cause: &&Cause| {
-            !told.contains(cause) && !verdict.headline.starts_with(&cause.in_words()) && !repeats(verdict, cause)
+            !told.contains(cause)
+                && !verdict.headline.starts_with(&cause.in_words())
+                && !repeats(verdict, cause)
         };
         let causes: Vec<&Cause> = verdict.causes.iter().filter(new).collect();
         let shown = if causes.len() <= SHOWN + 1 { causes.len() } else { SHOWN };
         for cause in causes.iter().take(shown) {
-            let _ = writeln!(out, "     {} {}", cause.change.sign(), fit(cause, width.saturating_sub(7)));
+            let _ = writeln!(
+                out,
+                "     {} {}",
+                cause.change.sign(),
+                fit(cause, width.saturating_sub(7))
+            );
         }
         if causes.len() > shown {
             let _ = writeln!(out, "     {} more (--format json has all)", causes.len() - shown);

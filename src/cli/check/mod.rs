@@ -1,0 +1,250 @@
+//! `coldtrace check`: a command against what was recorded of it.
+
+mod judging;
+mod recording;
+
+use std::path::{Path, PathBuf};
+
+use coldtrace::check::{Baseline, Case, Report, explain};
+use coldtrace::observe::duration;
+use coldtrace::render::{self, command_line, quote};
+use coldtrace::tracer::{Error, reason};
+use coldtrace::{CaseError, Checker};
+
+use super::end::{End, Failure};
+use super::output::{Output, say};
+
+/// Where cases are looked for.
+const USUAL: &str = "coldtrace.toml";
+
+/// Usage, or a bad baseline.
+const USAGE: u8 = 2;
+/// Nothing can be traced here.
+const NO_TRACING: u8 = 3;
+/// No baseline, or no facts for this platform.
+const NO_FACTS: u8 = 4;
+/// The command did not end as stated.
+const COMMAND: u8 = 5;
+
+/// Options of `check`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit status: 0 all rules hold; 1 a rule failed; 2 usage, or a baseline \
+that cannot be read; 3 nothing can be traced here; 4 no baseline, or no facts for this platform; \
+5 the command did not end as stated.")]
+pub struct Args {
+    /// The file of cases and rules
+    #[arg(long, value_name = "FILE", default_value = USUAL)]
+    baseline: PathBuf,
+    /// Only this case; may be given more than once
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+    /// Record: run each case 1 + K times and write down what the last K have in
+    /// common
+    #[arg(long, conflicts_with_all = ["saved", "self_test", "explain", "strict"])]
+    update: bool,
+    /// How many runs are recorded, beside the first one, which is never used
+    #[arg(short = 'n', long, value_name = "K", default_value = "5", requires = "update",
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// Warnings fail too: entries that nothing uses, rules that could be stricter
+    #[arg(long)]
+    strict: bool,
+    /// Judge a saved run: a run directory, its name, a record.json, `-` or `latest`
+    #[arg(short = 'r', long = "run", value_name = "RUN", conflicts_with = "command")]
+    saved: Option<String>,
+    /// Where runs are looked for
+    #[arg(long, value_name = "DIR", env = "COLDTRACE_RUNS", default_value = "runs")]
+    runs: PathBuf,
+    /// Say why each number is exact, ranged or ignored; nothing is run
+    #[arg(long, conflicts_with_all = ["saved", "command"])]
+    explain: bool,
+    /// Add one call to each entry of the run, in memory, and list the entries at
+    /// which no rule would fail
+    #[arg(long, conflicts_with = "explain")]
+    self_test: bool,
+    /// human, json, markdown, github, junit or sarif
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    format: Format,
+    /// Write the same in another format to a file; may be given more than once
+    #[arg(long = "report", value_name = "FORMAT=FILE", value_parser = report_file)]
+    reports: Vec<(Format, PathBuf)>,
+    /// Write the report there instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// End each run after this long (5s, 2m), instead of what its case says
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    timeout: Option<std::time::Duration>,
+    /// A command of no case, or that of one
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// How a report is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Human,
+}
+
+impl Format {
+    fn write(self, report: &Report, width: usize) -> String {
+        match self {
+            Self::Human => render::check::human(report, width),
+        }
+    }
+}
+
+fn report_file(text: &str) -> Result<(Format, PathBuf), String> {
+    let (format, file) = text.split_once('=').ok_or("it must be FORMAT=FILE")?;
+    Ok((<Format as clap::ValueEnum>::from_str(format, false)?, file.into()))
+}
+
+/// A baseline, and where it is.
+struct Opened {
+    /// As it is called in reports.
+    name: String,
+    directory: PathBuf,
+    text: String,
+    baseline: Baseline,
+}
+
+fn failure(status: u8, message: impl std::fmt::Display) -> Failure {
+    Failure { message: message.to_string(), status }
+}
+
+/// Runs `check`.
+pub fn main(args: &Args) -> Result<End, Failure> {
+    // Of a wrong command line the status is 2 here.
+    run(args).map_err(|f| Failure { status: if f.status == 125 { USAGE } else { f.status }, ..f })
+}
+
+fn run(args: &Args) -> Result<End, Failure> {
+    if args.update {
+        return recording::main(args);
+    }
+    let opened = open(&args.baseline)?.ok_or_else(|| no_baseline(args))?;
+    let mut cases = chosen(args, &opened)?;
+    if cases.is_empty() {
+        let name = &opened.name;
+        let what = format!("{name} has no case\ncoldtrace check --update -- COMMAND... adds one");
+        return Err(failure(NO_FACTS, what));
+    }
+    for case in &mut cases {
+        case.timeout = args.timeout.or(case.timeout);
+    }
+    let mut output = Output::open(Some(args.output.as_ref().unwrap_or(&PathBuf::from("-"))))?;
+    if args.explain {
+        let each = cases.iter().map(|case| explain(&opened.baseline, case));
+        output.write(&each.collect::<Vec<_>>().join("\n"))?;
+        return Ok(End::Status(0));
+    }
+    if args.self_test {
+        return judging::self_test(args, &opened, &cases, &mut output);
+    }
+    let report = judging::judge_all(args, &opened, &cases)?;
+    output.write(&args.format.write(&report, output.width()))?;
+    for (format, file) in &args.reports {
+        let text = format.write(&report, render::DEFAULT_WIDTH);
+        let mut output = Output::open(Some(file))?;
+        output.write(&text)?;
+    }
+    Ok(End::Status(report.status()))
+}
+
+/// Reads the baseline; `None` where there is none.
+fn open(path: &Path) -> Result<Option<Opened>, Failure> {
+    let name = path.display().to_string();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failure(USAGE, format_args!("cannot read {name}: {}", reason(&e)))),
+    };
+    let baseline = Baseline::parse(&text, &name).map_err(|e| failure(USAGE, e))?;
+    Ok(Some(Opened { directory: directory(path), name, text, baseline }))
+}
+
+fn directory(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn no_baseline(args: &Args) -> Failure {
+    let command =
+        if args.command.is_empty() { "COMMAND...".to_owned() } else { command_line(&args.command) };
+    let name = args.baseline.display();
+    let file = file_option(&args.baseline);
+    let what =
+        format!("no baseline {name}\nrecord one: coldtrace check {file}--update -- {command}");
+    failure(NO_FACTS, what)
+}
+
+/// `--baseline FILE `, where it has to be said.
+fn file_option(path: &Path) -> String {
+    if path == Path::new(USUAL) {
+        return String::new();
+    }
+    format!("--baseline {} ", quote(&path.display().to_string()))
+}
+
+/// The cases that are meant.
+fn chosen(args: &Args, opened: &Opened) -> Result<Vec<Case>, Failure> {
+    let all = &opened.baseline.cases;
+    for name in &args.cases {
+        if !all.iter().any(|case| case.name == *name) {
+            let known: Vec<&str> = all.iter().map(|case| case.name.as_str()).collect();
+            let name_of = &opened.name;
+            let what =
+                format!("--case {name}: {name_of} has no such case; it has {}", known.join(", "));
+            return Err(failure(USAGE, what));
+        }
+    }
+    let named = |case: &&Case| args.cases.is_empty() || args.cases.contains(&case.name);
+    let runs = |case: &&Case| args.command.is_empty() || case.command == args.command;
+    let cases: Vec<Case> = all.iter().filter(named).filter(runs).cloned().collect();
+    if cases.is_empty() && !args.command.is_empty() && !args.update {
+        let what = format!(
+            "{} has no case with this command\nrecord it: coldtrace check {}--update -- {}",
+            opened.name,
+            file_option(&args.baseline),
+            command_line(&args.command)
+        );
+        return Err(failure(NO_FACTS, what));
+    }
+    Ok(cases)
+}
+
+/// The command line that records a case as it is now.
+fn accept(args: &Args, opened: &Opened, case: &Case) -> String {
+    let file = file_option(&args.baseline);
+    if !args.command.is_empty() {
+        return format!("coldtrace check {file}--update -- {}", command_line(&case.command));
+    }
+    let which = if opened.baseline.cases.len() > 1 {
+        format!(" --case {}", quote(&case.name))
+    } else {
+        String::new()
+    };
+    format!("coldtrace check {file}--update{which}")
+}
+
+/// What a case that was not run ends the check with; `Err` where no other case
+/// can be run either.
+fn not_run(case: &Case, error: &CaseError) -> Result<String, Failure> {
+    match error {
+        CaseError::Tracer(e @ Error::Refused { .. }) => Err(failure(NO_TRACING, e)),
+        CaseError::Tracer(Error::Os { .. }) => {
+            Err(failure(NO_TRACING, format_args!("{}: {error}", case.name)))
+        }
+        other => Ok(other.to_string()),
+    }
+}
+
+fn checker(opened: &Opened) -> Result<Checker, Failure> {
+    Checker::new(&opened.baseline.normalise, &opened.directory).map_err(|e| failure(USAGE, e))
+}
+
+/// A line about a case.
+fn note(name: &str, case: &Case, text: impl std::fmt::Display) {
+    say(&format!("{name}: {}: {text}", case.name));
+}
