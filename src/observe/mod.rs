@@ -9,6 +9,7 @@ pub mod imports;
 mod moments;
 pub mod paths;
 mod processes;
+mod regions;
 mod snapshots;
 mod waits;
 
@@ -20,5 +21,8 @@ pub use imports::Imports;
 pub use moments::{Moment, UnknownMoment};
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
+pub use regions::{
+    OpenRegions, RegionSpec, RegionTimes, Regions, SharedTimeline, Timeline, UnknownRegion,
+};
 pub use snapshots::{DETACH, EXIT, Snapshot, Snapshots, Which};
 pub use waits::{Blocked, ThreadTime, Waits};

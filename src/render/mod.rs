@@ -15,6 +15,7 @@ mod files;
 mod footer;
 mod grid;
 mod imports;
+mod regions;
 mod show;
 mod table;
 mod text;
@@ -34,6 +35,7 @@ pub use files::{
 };
 pub use footer::footer;
 pub use imports::{imports, slowest_imports};
+pub use regions::regions;
 pub use show::{processes, show, summary};
 pub use table::{TableOptions, count, groups, native_abi, table};
 pub use text::{command_line, display_width, escape, quote, shorten_middle};
