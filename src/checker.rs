@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::check::{Case, Cpus, Exit, Normalise, Normaliser, Shape, Switch};
-use crate::observe::Which;
+use crate::observe::{Moment, RegionSpec, Which};
 use crate::record::{Collect, Environment, Outcome, Record, Run};
 use crate::tracer::{Command, Error, Options, Place, high, reason, trace};
 
@@ -204,6 +204,14 @@ fn traced(case: &Case, command: &Command) -> Result<(Record, Vec<OsString>), Cas
     let mut collect = Collect::default();
     collect.snapshots = Which::Off;
     collect.cpu_samples = None;
+    for (name, region) in &case.regions {
+        // The baseline was validated.
+        let moment = |event: &String| Moment::parse(event).ok();
+        if let Some(from) = moment(&region.from) {
+            let until = region.until.as_ref().and_then(moment);
+            collect.regions.push(RegionSpec::new(name, from, until));
+        }
+    }
     let mut run = Run::now(&command.argv, Some(case.name.clone()));
     run.cwd = command.cwd.as_ref().map(|dir| dir.to_string_lossy().into_owned());
     let environment = Environment::now(&[]).with_variables(&found, &[]);

@@ -1,8 +1,8 @@
 //! The second run of a command, for what its Pythons say of their imports. The
 //! log adds calls, so it is never taken in the run that the record is of.
 
-use crate::observe::Imports as Collector;
 use crate::observe::imports::Program;
+use crate::observe::{Imports as Collector, Regions, SharedTimeline};
 use crate::record::{Imports, Record, ran_python};
 use crate::syscall::CallSet;
 use crate::tracer::{Command, Options, trace};
@@ -30,7 +30,10 @@ pub fn importtime(mut command: Command, options: &Options) -> (Imports, Vec<u8>)
     command.env.push((VARIABLE.into(), Some("1".into())));
     let options = Options { calls: CallSet::all(), ..options.clone() };
     let mut collector = Collector::default();
-    match trace(&command, &options, &mut [&mut collector]) {
+    // What marks regions is no part of what an import does.
+    let timeline = SharedTimeline::default();
+    let mut regions = Regions::around(vec![&mut collector], &options.calls, &[], timeline);
+    match trace(&command, &options, &mut [&mut regions]) {
         Ok(traced) => {
             let programs = collector.finish();
             let imports = Imports::of(&traced, &programs, collector.log_calls, collector.elsewhere);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::importtime::{importtime, why_not_again};
-use crate::observe::{Moment, Which};
+use crate::observe::{Moment, RegionSpec, Which};
 use crate::record::{Collect, Environment, Imports, Interpreter, Record, Run};
 use crate::tracer::{Command, Cost, Error, Options, Place, trace};
 
@@ -116,6 +116,24 @@ impl Tracer {
     /// Reads /proc at this moment too; may be said more than once.
     pub fn snapshot_at(mut self, moment: Moment) -> Self {
         self.collect.moments.push(moment);
+        self
+    }
+
+    /// Keeps apart what is done in this region; may be said more than once. Those
+    /// that the program marks need no word: see [`Region`](crate::record::Region).
+    ///
+    /// ```standalone_crate
+    /// use coldtrace::{Tracer, observe::RegionSpec};
+    ///
+    /// let startup = RegionSpec::parse("startup=exec..stdout")?;
+    /// let record = Tracer::command(["sh", "-c", "echo >/dev/null"]).region(startup).run()?;
+    /// let regions = record.regions.unwrap_or_default();
+    /// assert_eq!((regions[0].name.as_str(), regions[0].times), ("startup", 1));
+    /// assert!(regions[0].syscalls.iter().all(|row| row.name != "write"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn region(mut self, region: RegionSpec) -> Self {
+        self.collect.regions.push(region);
         self
     }
 

@@ -176,6 +176,16 @@ fn each_exec_of_the_root_is_one_and_off_leaves_the_end_out() {
 }
 
 #[test]
+fn the_first_output_is_a_moment() {
+    let Some(program) = built("regions-moments") else { return };
+    let scratch = Scratch::new("stdout");
+    for options in [&["--snapshot-at", "stdout"][..], &["--snapshot-at", "stdout", "-e", "chdir"]] {
+        let (record, _) = traced(&scratch, options, &[&program.path.to_string_lossy()]);
+        assert_eq!(taken(&record), [(0, "stdout"), (0, "exit")]);
+    }
+}
+
+#[test]
 fn what_never_came_is_said() {
     let scratch = Scratch::new("never");
     let options = ["--snapshot-at", "call:getppid", "--snapshot-at", "open:/nonexistent/*"];
@@ -218,7 +228,9 @@ fn paths_are_those_of_the_files_command() {
 fn unknown_events_are_refused_in_one_line_and_nothing_is_run() {
     let scratch = Scratch::new("refused");
     for (event, why) in [
-        ("exex", "exec, call:NAME and open:GLOB"),
+        ("exex", "exec, call:NAME, open:GLOB and stdout"),
+        ("marker:x", "exec, call:NAME, open:GLOB and stdout"),
+        ("500ms", "exec, call:NAME, open:GLOB and stdout"),
         ("exit", "--snapshot"),
         ("call:futx", "futex"),
         ("open:[", "unclosed"),

@@ -132,6 +132,7 @@ impl PathUse {
         ];
         let changed = row.other.keys().any(|kind| changing.contains(&kind.as_str()));
         self.written |= row.opens_write > 0 || changed;
+        self.regions.extend(row.regions.iter().cloned());
     }
 }
 
@@ -226,6 +227,16 @@ impl Shape {
                 let entry = shape.executed.entry(normaliser.path(file.unwrap_or("?"))).or_default();
                 entry.times += 1;
                 entry.by.extend(started.clone());
+            }
+        }
+        for region in record.regions.iter().flatten().filter(|region| region.times > 0) {
+            let parts = shape.regions.entry(region.name.clone()).or_default();
+            for process in &region.processes {
+                let counts = parts.entry(name(process.id)).or_default();
+                process
+                    .syscalls
+                    .iter()
+                    .for_each(|row| counts.entry(named(row)).or_default().add(row));
             }
         }
         for row in record.files.iter().flat_map(|files| &files.paths) {

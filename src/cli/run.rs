@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use coldtrace::observe::{Moment, Snapshot, Which};
+use coldtrace::observe::{Moment, RegionSpec, Snapshot, Which};
 use coldtrace::record::{
     Artifact, Collect, Collected, CpuSamples, Environment, Imports, Interpreter, Record, Run,
     RunDir,
@@ -47,7 +47,7 @@ pub struct Args {
     fixed: bool,
     /// Do not trace: the unperturbed run, without syscalls and processes
     #[arg(long, conflicts_with_all = ["expressions", "trace", "status", "successful_only",
-        "failed_only", "split", "timeout", "detach_on_exit", "pids", "snapshot_at"])]
+        "failed_only", "split", "timeout", "detach_on_exit", "pids", "snapshot_at", "regions"])]
     no_trace: bool,
     /// Keep the operations of futex, madvise, ioctl, fcntl and prctl apart
     #[arg(long)]
@@ -63,10 +63,18 @@ pub struct Args {
     /// The same at other moments, of every process with `--snapshot all`, else of
     /// the command's: `exec`, after each; `call:NAME`, when it is first made (as
     /// for -e trace=); `open:GLOB`, after the first open of a path that matches
-    /// (`**` crosses slashes; without any it is the file's name). May be given
-    /// more than once
+    /// (`**` crosses slashes; without any it is the file's name); `stdout`, at the
+    /// first write to it. May be given more than once
     #[arg(long, value_name = "EVENT")]
     snapshot_at: Vec<String>,
+    /// Keep apart what is done between two events, or from one to the end, as in
+    /// `startup=exec..stdout`: those of --snapshot-at (the first of the run),
+    /// `500ms` since the start, and `marker:NAME`. A program marks regions by
+    /// itself: it asks, by stat or any other call, about /coldtrace/begin/NAME and
+    /// /coldtrace/end/NAME (/coldtrace/mark/NAME is a marker only). May be given
+    /// more than once
+    #[arg(long = "region", value_name = "NAME=FROM[..UNTIL]")]
+    regions: Vec<String>,
     /// Where CPU time goes, sampled so many times a second of it (1 to 10000), or
     /// `off`
     #[arg(long, value_name = "HZ", value_parser = sampling, default_value = "199")]
@@ -116,9 +124,17 @@ enum Whose {
 impl Args {
     fn moments(&self) -> Result<Vec<Moment>, Failure> {
         let moment = |text: &String| {
-            Moment::parse(text).map_err(|e| Failure::own(format_args!("--snapshot-at {text}: {e}")))
+            Moment::for_snapshot(text)
+                .map_err(|e| Failure::own(format_args!("--snapshot-at {text}: {e}")))
         };
         self.snapshot_at.iter().map(moment).collect()
+    }
+
+    fn regions(&self) -> Result<Vec<RegionSpec>, Failure> {
+        let region = |text: &String| {
+            RegionSpec::parse(text).map_err(|e| Failure::own(format_args!("--region {text}: {e}")))
+        };
+        self.regions.iter().map(region).collect()
     }
 }
 
@@ -137,7 +153,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         run.tags.insert(key.into(), value.into());
     }
     let (options, statuses) = (args.tracing.options()?, args.tracing.statuses()?);
-    let moments = args.moments()?;
+    let (moments, regions) = (args.moments()?, args.regions()?);
     let start = run.start.parse().map_err(Failure::own)?;
     let dir = RunDir::create(&args.runs, start, &run.label).map_err(Failure::own)?;
     let mut collect = Collect::default();
@@ -152,6 +168,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         Whose::Off => Which::Off,
     };
     collect.moments = moments;
+    collect.regions = regions;
     let again = match &target {
         Target::Command(command) if args.importtime => Some(command.unheard()?),
         _ => None,

@@ -32,6 +32,10 @@ pub struct Args {
     /// Only what Python imported (of `run --importtime`), as a tree
     #[arg(long)]
     imports: bool,
+    /// Only the regions that the program marked, or that --region named, and the
+    /// calls made in each
+    #[arg(long)]
+    regions: bool,
     /// Only where it ran: kernel, machine, load, memory, container
     #[arg(long = "env")]
     environment: bool,
@@ -127,6 +131,9 @@ fn show(args: &Args) -> Result<End, Failure> {
             record.proc.as_ref().ok_or_else(|| missing(&args.run, "proc"))?;
             text += &render::memory(&record, width);
         }
+        if args.regions {
+            text += &render::regions(&record, width).ok_or_else(|| no_regions(&args.run))?;
+        }
         if args.cpu {
             text += &render::cpu(&record, width).ok_or_else(|| missing(&args.run, "cpu"))?;
         }
@@ -161,6 +168,7 @@ impl Args {
             (self.mapped, "mapped"),
             (self.cpu, "cpu"),
             (self.imports, "imports"),
+            (self.regions, "regions"),
             (self.environment, "environment"),
             (self.times, "time"),
             (self.memory, "proc"),
@@ -175,6 +183,13 @@ fn files(record: &Record, run: &str, width: usize) -> Result<String, Failure> {
     let all = Selection::default();
     render::files(files, &all, width, &mut text).map_err(Failure::own)?;
     String::from_utf8(text).map_err(Failure::own)
+}
+
+fn no_regions(run: &str) -> Failure {
+    Failure::own(format_args!(
+        "{run} holds no regions: a program marks them by stat of /coldtrace/begin/NAME and \
+         /coldtrace/end/NAME, or run --region NAME=FROM..UNTIL names them"
+    ))
 }
 
 fn missing(run: &str, part: &str) -> Failure {

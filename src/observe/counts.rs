@@ -7,7 +7,7 @@ use crate::syscall::Sys;
 use crate::syscall::split::operation;
 use crate::tracer::{Call, Event, ImageId, Observer, Outcome, ProcessId, ThreadId};
 
-use super::Histogram;
+use super::{Histogram, OpenRegions, SharedTimeline};
 
 /// What separate tallies are kept for, beside the syscall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +62,8 @@ pub struct Key {
     pub thread: Option<ThreadId>,
     /// Program, when programs are counted apart.
     pub image: Option<ImageId>,
+    /// What was open when it entered, where regions are asked about.
+    pub regions: OpenRegions,
     /// The call.
     pub sys: Sys,
     /// Its operation, for [`Counts::operation`], with `--split`.
@@ -191,6 +193,7 @@ pub struct Counts {
     statuses: Statuses,
     tallies: HashMap<Key, Tally, BuildHasherDefault<Mix>>,
     operations: indexmap::IndexSet<String>,
+    timeline: Option<SharedTimeline>,
 }
 
 impl Counts {
@@ -198,6 +201,12 @@ impl Counts {
     /// operations of one syscall apart.
     pub fn new(by: By, split: bool, statuses: Statuses) -> Self {
         Self { by, split, statuses, ..Self::default() }
+    }
+
+    /// The same, which keeps apart what was done in regions.
+    #[must_use]
+    pub fn within(self, timeline: SharedTimeline) -> Self {
+        Self { timeline: Some(timeline), ..self }
     }
 
     /// The tallies, in no order.
@@ -233,7 +242,11 @@ impl Counts {
             By::Image => (None, None, Some(call.image)),
             By::Thread => (Some(call.process), Some(call.thread), None),
         };
-        let key = Key { process, thread, image, sys: call.sys, operation };
+        // One that was entered before anybody watched is in no region.
+        let known = self.timeline.as_ref().zip(call.entry);
+        let regions =
+            known.map_or(OpenRegions::NONE, |(timeline, at)| timeline.borrow_mut().open_at(at));
+        let key = Key { process, thread, image, regions, sys: call.sys, operation };
         self.tallies.entry(key).or_default().add(call);
     }
 }

@@ -10,6 +10,7 @@ pub mod imports;
 mod moments;
 pub mod paths;
 mod processes;
+mod regions;
 mod setting;
 mod snapshots;
 mod waits;
@@ -23,6 +24,9 @@ pub use imports::Imports;
 pub use moments::{Moment, UnknownMoment};
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
+pub use regions::{
+    OpenRegions, RegionSpec, RegionTimes, Regions, SharedTimeline, Timeline, UnknownRegion,
+};
 pub use setting::Setting;
 pub use snapshots::{DETACH, EXIT, Snapshot, Snapshots, Which};
 pub use waits::{Blocked, ThreadTime, Waits};

@@ -247,9 +247,8 @@ impl Observer for Snapshots {
                 }
                 self.moment(process, pid, at, |what| matches!(what, What::Exec));
             }
-            Event::Entered { process, thread, tid, sys, at, .. } => {
-                let is = |what: &What| matches!(what, What::Call(calls) if calls.contains(sys));
-                self.moment(process, tid, at, is);
+            Event::Entered { process, thread, tid, sys, ref args, at } => {
+                self.moment(process, tid, at, |what| what.is_entry_of(sys, args));
                 if sys.info().is_some_and(|info| info.kind == "open") && self.awaits_open(process) {
                     self.opening.insert(thread, tid);
                 }

@@ -6,7 +6,8 @@ use std::path::Path;
 use indexmap::IndexMap;
 
 use crate::observe::{
-    Counts, Key, ProcessEntry, Processes, Tally, ThreadEntry, ThreadTime, Waits, arguments,
+    Counts, Key, OpenRegions, ProcessEntry, Processes, Tally, ThreadEntry, ThreadTime, Waits,
+    arguments,
 };
 use crate::syscall::errno::{errno_label, signal_name};
 use crate::tracer::{Cost, Ending, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
@@ -87,6 +88,7 @@ impl Record {
             cpu: None,
             proc: None,
             imports: None,
+            regions: None,
             artifacts: None,
         }
     }
@@ -136,6 +138,7 @@ impl Record {
             cpu: None,
             proc: None,
             imports: None,
+            regions: None,
             artifacts: None,
         }
     }
@@ -270,7 +273,8 @@ pub fn syscall_rows<'a>(
 ) -> Vec<SyscallRow> {
     let mut merged: HashMap<Key, Tally> = HashMap::new();
     for (key, tally) in tallies {
-        let key = Key { process: None, thread: None, image: None, ..*key };
+        let regions = OpenRegions::NONE;
+        let key = Key { process: None, thread: None, image: None, regions, ..*key };
         merged.entry(key).or_default().merge(tally);
     }
     let mut rows: Vec<_> = merged.iter().map(|(key, tally)| row(key, tally, counts)).collect();
@@ -488,7 +492,7 @@ impl Observed<'_> {
     }
 }
 
-fn process_syscall(row: SyscallRow) -> ProcessSyscall {
+pub(super) fn process_syscall(row: SyscallRow) -> ProcessSyscall {
     ProcessSyscall {
         name: row.name,
         abi: row.abi,

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::observe::{
-    By, Counts, CpuSampling, FirstOutput, Moment, Paths, Processes, Setting, Snapshot, Snapshots,
-    Statuses, Waits, Which,
+    By, Counts, CpuSampling, FirstOutput, Moment, Paths, Processes, RegionSpec, Regions, Setting,
+    SharedTimeline, Snapshot, Snapshots, Statuses, Waits, Which,
 };
 use crate::syscall::CallSet;
 use crate::tracer::{Cost, Observer, Traced};
@@ -13,6 +13,7 @@ use super::build::Observed;
 use super::cpu::CpuSamples;
 use super::files::{Files, MappedFile};
 use super::proc::ProcSnapshot;
+use super::regions::Region;
 use super::types::{MemorySample, Platform, Process, Record, Run, Stdio};
 
 /// What a record is to hold, beside what every record does.
@@ -31,6 +32,8 @@ pub struct Collect {
     pub snapshots: Which,
     /// At what else.
     pub moments: Vec<Moment>,
+    /// Regions between two moments, beside those that the program marks.
+    pub regions: Vec<RegionSpec>,
     /// Samples a second of CPU time, 1 to 10000; `None`: none are taken.
     pub cpu_samples: Option<u32>,
 }
@@ -45,6 +48,7 @@ impl Default for Collect {
             snapshots: Which::Root,
             cpu_samples: Some(CpuSampling::USUAL_HZ),
             moments: Vec::new(),
+            regions: Vec::new(),
         }
     }
 }
@@ -70,9 +74,11 @@ impl Collect {
         run: Run,
         trace: impl FnOnce(&mut [&mut dyn Observer]) -> Result<(Traced, Option<Cost>), E>,
     ) -> Result<Collected, E> {
-        let mut counts = Counts::new(By::Process, self.split, self.statuses);
+        let timeline = SharedTimeline::default();
+        let counts = Counts::new(By::Process, self.split, self.statuses);
+        let mut counts = counts.within(timeline.clone());
         let mut processes = Processes::full();
-        let mut paths = Paths::new(self.resolve);
+        let mut paths = Paths::new(self.resolve).within(timeline.clone());
         let mut snapshots = Snapshots::new(self.snapshots, &self.moments);
         let mut output = FirstOutput::default();
         let mut setting = Setting::default();
@@ -91,7 +97,9 @@ impl Collect {
         if let Some(cpu) = &mut cpu {
             observers.push(cpu);
         }
-        let (traced, cost) = trace(&mut observers)?;
+        let mut regions = Regions::around(observers, &self.calls, &self.regions, timeline.clone());
+        let (traced, cost) = trace(&mut [&mut regions])?;
+        regions.finish(traced.ended);
         let waits = Some(&waits);
         let seen =
             Observed { traced: &traced, counts: &counts, processes: &processes, waits, cost };
@@ -100,6 +108,9 @@ impl Collect {
         let spent = snapshots.spent.saturating_add(paths.spent).saturating_add(setting.spent);
         record.take_off(spent);
         record.end_with_the_run();
+        let wall = record.tree.as_ref().and_then(|tree| tree.wall_ns);
+        record.regions = Region::all(&timeline.borrow(), &counts, wall);
+        record.measurement.notes.extend(Region::notes(&timeline.borrow()));
         record.outcome.first_output_ns = output
             .at
             .map(|at| at.saturating_sub(traced.started).saturating_sub(snapshots.spent_before(at)));

@@ -69,6 +69,9 @@ pub struct FileRow {
     pub last_ns: u64,
     /// Who used it: ids of `processes`, ascending.
     pub processes: Vec<u64>,
+    /// The regions in which it was used: names of `regions`, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<String>,
 }
 
 impl FileRow {

@@ -59,6 +59,7 @@ impl FileRow {
                 more.errors.iter().map(|(e, n)| (errno_label(*e).into(), *n)).collect();
             errors.sort_keys();
             file.errors = errors;
+            file.regions = paths.names_of(&more.regions);
         }
         Some(file)
     }

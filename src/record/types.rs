@@ -13,6 +13,7 @@ use super::environment::Environment;
 use super::files::{Files, MappedFile};
 use super::imports::Imports;
 use super::proc::ProcSnapshot;
+use super::regions::Region;
 use super::time::TimeShare;
 
 /// The schema this version writes; a reader accepts any minor of major 1.
@@ -72,6 +73,11 @@ pub struct Record {
     /// of the command, of which nothing else is in this record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imports: Option<Imports>,
+    /// What was done between the moments that the program marked, or that `--region`
+    /// names: those that were asked for first, then as they were marked. Absent
+    /// where none was marked and none asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regions: Option<Vec<Region>>,
     /// The files beside it in the run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<Artifact>>,
@@ -298,6 +304,13 @@ impl SyscallRow {
     /// Calls that returned an error.
     pub fn error_count(&self) -> u64 {
         // A record that was written by hand may hold anything.
+        self.errors.values().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+}
+
+impl ProcessSyscall {
+    /// Calls that returned an error.
+    pub fn error_count(&self) -> u64 {
         self.errors.values().fold(0, |sum, n| sum.saturating_add(*n))
     }
 }

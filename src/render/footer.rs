@@ -86,7 +86,7 @@ fn oddity(
     for row in rows {
         let (count, ns) = of(row);
         if count > 0 {
-            let sums = hit.entry(shown_name(row, native)).or_default();
+            let sums = hit.entry(shown_name(&row.abi, &row.name, native)).or_default();
             *sums = (sums.0.saturating_add(count), sums.1.saturating_add(ns));
         }
     }

@@ -16,6 +16,7 @@ mod files;
 mod footer;
 mod grid;
 mod imports;
+mod regions;
 mod show;
 mod table;
 mod text;
@@ -35,6 +36,7 @@ pub use files::{
 };
 pub use footer::footer;
 pub use imports::{imports, slowest_imports};
+pub use regions::regions;
 pub use show::{processes, show, summary};
 pub use table::{TableOptions, count, groups, native_abi, table};
 pub use text::{command_line, display_width, escape, quote, shorten_middle};

@@ -10,6 +10,7 @@ use super::footer::{
     selection, wall_ns, watched,
 };
 use super::imports::{imports_line, slowest};
+use super::regions::regions_line;
 use super::table::{TableOptions, native_abi, table};
 use super::text::{
     Clause, command_line, display_width, escape, fold, own_words, quote, shorten_middle,
@@ -105,6 +106,7 @@ pub fn summary(record: &Record, width: usize) -> String {
     let room = width.saturating_sub(LABEL);
     let mapped = |files: &Vec<MappedFile>| mapped_line(files, room);
     line("mapped", record.mapped.as_ref().map_or(Vec::new(), mapped));
+    line("regions", record.regions.as_deref().map_or(Vec::new(), regions_line));
     line("imports", record.imports.as_ref().map_or(Vec::new(), imports_line));
     line("memory", memory(record));
     line("proc", snapshots(record));

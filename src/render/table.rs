@@ -46,11 +46,11 @@ pub fn native_abi(rows: &[SyscallRow]) -> &'static str {
 }
 
 /// A syscall's name, under its ABI where that is not the machine's own.
-pub(super) fn shown_name<'a>(row: &'a SyscallRow, native: &str) -> Cow<'a, str> {
-    if row.abi == native {
-        escape(&row.name)
+pub(super) fn shown_name<'a>(abi: &str, name: &'a str, native: &str) -> Cow<'a, str> {
+    if abi == native {
+        escape(name)
     } else {
-        Cow::Owned(format!("{}:{}", escape(&row.abi), escape(&row.name)))
+        Cow::Owned(format!("{}:{}", escape(abi), escape(name)))
     }
 }
 
@@ -83,7 +83,7 @@ impl Sums {
     fn of(row: &SyscallRow, native: &str) -> Self {
         let wall = row.wall_ns.filter(|wall| wall.count > 0);
         Self {
-            name: shown_name(row, native).into_owned(),
+            name: shown_name(&row.abi, &row.name, native).into_owned(),
             place: (row.abi != native, row.abi.clone(), row.number),
             calls: row.calls,
             errors: errors(row),

@@ -15,12 +15,12 @@ const CALLS: usize = 3;
 /// A name is never cut below this.
 const NAME: usize = 12;
 
-fn head(title: &str, right: bool) -> Head {
+pub(super) fn head(title: &str, right: bool) -> Head {
     Head { title: title.to_owned(), min: 0, right }
 }
 
 /// Numbers in front, names behind them, as much as fits; then what was left out.
-fn rendered(mut grid: Grid, names: &[String], left_out: usize, width: usize) -> String {
+pub(super) fn rendered(mut grid: Grid, names: &[String], left_out: usize, width: usize) -> String {
     let room = grid.room(width).max(NAME);
     grid.complete(names.iter().map(|name| {
         let is_path = name.starts_with('/');

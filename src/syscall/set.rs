@@ -122,6 +122,17 @@ impl CallSet {
         self
     }
 
+    /// The calls that are in both.
+    #[must_use]
+    pub fn intersection(mut self, other: &Self) -> Self {
+        let theirs = other.bits.as_flattened();
+        for (mine, theirs) in self.bits.as_flattened_mut().iter_mut().zip(theirs) {
+            *mine &= theirs;
+        }
+        self.others &= other.others;
+        self
+    }
+
     /// The calls that are not in it.
     #[must_use]
     pub fn inverted(mut self) -> Self {

@@ -32,6 +32,9 @@ pub struct Call {
     pub sys: Sys,
     /// The arguments as registers hold them.
     pub args: [u64; 6],
+    /// When it entered: what [`Event::Entered`] says, and by what calls of several
+    /// threads are put in order. `None` for a call entered before attach.
+    pub entry: Option<Nanos>,
     /// When the entry stop was resumed; `None` for a call entered before attach.
     pub entered: Option<Nanos>,
     /// When the exit stop was reported; `None` for a call that never returned.

@@ -64,6 +64,8 @@ pub struct InFlight {
     /// As it entered first.
     pub entry: Entry,
     /// When.
+    pub at: Option<Nanos>,
+    /// The same without what collectors took since.
     pub entered: Option<Nanos>,
     /// Re-issues by the kernel.
     pub restarts: u32,
@@ -77,7 +79,15 @@ pub struct InFlight {
 
 impl InFlight {
     fn new(entry: Entry) -> Self {
-        Self { entry, entered: None, restarts: 0, repaired: 0, asleep: None, silent: false }
+        Self {
+            entry,
+            at: None,
+            entered: None,
+            restarts: 0,
+            repaired: 0,
+            asleep: None,
+            silent: false,
+        }
     }
 }
 
@@ -419,7 +429,7 @@ impl Task {
                 self.abandon(again, settle);
             }
         }
-        self.current = Some(InFlight { entered: Some(at), ..InFlight::new(entry) });
+        self.current = Some(InFlight { at: Some(at), entered: Some(at), ..InFlight::new(entry) });
     }
 
     fn leave(&mut self, value: i64, ip: u64, sp: u64, at: Nanos, settle: &mut impl FnMut(Settled)) {

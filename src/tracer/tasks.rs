@@ -588,6 +588,7 @@ fn tell(
         image,
         sys,
         args: call.entry.args,
+        entry: call.at,
         entered: call.entered,
         left,
         cut,

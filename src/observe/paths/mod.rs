@@ -17,7 +17,7 @@ mod search;
 mod table;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -29,17 +29,20 @@ use crate::tracer::{
 pub use brought::{Brought, By};
 pub(super) use mapped::executable;
 pub use mapped::{Mapped, MappedEntry};
+pub use named::Memory;
 pub use opened::{opened, opening};
 pub use place::Marks;
 pub use rows::{More, Row, Touch};
 pub use search::Searched;
 
 use mapped::When;
-use named::{Entered, Memory, Name};
+use named::{Entered, Name};
 use place::{Base, Place};
 use rows::Rows;
 use search::{Look, Searches};
 use table::Table;
+
+use super::{OpenRegions, SharedTimeline};
 
 /// The collector.
 #[derive(Debug, Default)]
@@ -67,6 +70,8 @@ pub struct Paths {
     renamed: bool,
     /// What the last call did, if somebody wants to know.
     touches: Option<Vec<Touch>>,
+    /// Where regions are asked about.
+    timeline: Option<SharedTimeline>,
 }
 
 /// A thread, and what it resolves names with.
@@ -104,6 +109,8 @@ struct End {
     value: i64,
     errno: Option<i32>,
     wall: u64,
+    /// When it entered, by the clock that regions go by.
+    entry: Option<Nanos>,
     from: Nanos,
     at: Nanos,
     process: ProcessId,
@@ -119,7 +126,8 @@ impl End {
         };
         let at = call.left.or(call.cut).or(call.entered).unwrap_or(0);
         let from = call.entered.unwrap_or(at);
-        Self { value, errno, wall: call.wall().unwrap_or(0), from, at, process: call.process }
+        let (wall, entry) = (call.wall().unwrap_or(0), call.entry);
+        Self { value, errno, wall, entry, from, at, process: call.process }
     }
 
     fn succeeded(&self) -> bool {
@@ -135,6 +143,24 @@ impl Paths {
     /// A collector; with `resolve`, it asks where each opened path led.
     pub fn new(resolve: bool) -> Self {
         Self { resolve, ..Self::default() }
+    }
+
+    /// The same, which keeps of each path in which regions it was used.
+    #[must_use]
+    pub fn within(self, timeline: SharedTimeline) -> Self {
+        Self { timeline: Some(timeline), ..self }
+    }
+
+    /// The names of regions that were open together.
+    pub fn names_of(&self, open: &BTreeSet<OpenRegions>) -> Vec<String> {
+        let timeline = self.timeline.as_ref();
+        timeline.map_or(Vec::new(), |t| t.borrow().names_of(open.iter().copied()))
+    }
+
+    /// What is open for who does something then.
+    fn open_at(&self, at: Option<Nanos>) -> OpenRegions {
+        let known = self.timeline.as_ref().zip(at);
+        known.map_or(OpenRegions::NONE, |(timeline, at)| timeline.borrow_mut().open_at(at))
     }
 
     /// The same, which says of each call what it [touched](Self::touches).
@@ -214,7 +240,7 @@ impl Paths {
             touches.clear();
         }
         let Some(info) = call.sys.info() else { return };
-        self.careful |= matches!(info.name, "userfaultfd" | "mount" | "fsmount" | "io_uring_enter");
+        self.careful |= makes_careful(info);
         if !names_a_file(info) {
             // A number that is free again; `run` sees it, `files` does not need to.
             if info.name == "close"
@@ -263,6 +289,7 @@ impl Paths {
         let has_path = thread.resolved.iter().any(|r| is_path(&r));
         let several = thread.resolved.iter().filter(is_path).count() > 1;
         let root = thread.place.borrow_mut().root(tid).path.clone();
+        let open = self.open_at(end.entry);
         let mut counted: Vec<u32> = Vec::new();
         let mut executed = None;
         for resolved in &thread.resolved {
@@ -296,6 +323,7 @@ impl Paths {
             counted.push(number);
             let Some(row) = self.rows.get_mut(number) else { continue };
             row.used(end.from, end.at, end.process);
+            row.was_within(open);
             row.wall += end.wall;
             let before = (row.misses, row.opens());
             match end.errno {
@@ -351,8 +379,10 @@ impl Paths {
             *path == *exe.path || real(thread.tid, inside).is_some_and(|real| real == exe.path)
         });
         let row = if is_it { named } else { self.rows.of(&exe.path, Marks::NONE, end.process) };
+        let open = self.open_at(end.entry);
         if let Some(row) = self.rows.get_mut(row) {
             row.used(end.at, end.at, end.process);
+            row.was_within(open);
             row.more_mut().mapped = exe.size.unwrap_or(0);
         }
     }
@@ -399,6 +429,11 @@ impl Paths {
             row.more_mut().written += bytes;
         }
     }
+}
+
+/// Whether after this call a traced process may serve what others fault on.
+pub fn makes_careful(info: &CallInfo) -> bool {
+    matches!(info.name, "userfaultfd" | "mount" | "fsmount" | "io_uring_enter")
 }
 
 /// Calls that use a descriptor and say nothing of the file: to stop for them
@@ -493,13 +528,14 @@ impl Observer for Paths {
                     state.own_table();
                 }
                 let (program, marks) = (program(pid), self.root(thread).marks);
-                let when = When::Exec(&program);
+                let (when, open) = (When::Exec(&program), self.open_at(Some(at)));
                 for (path, size) in self.mapped.look(pid, marks, process, at, when) {
                     // The program counts under the name that it was executed by.
                     if path != program {
                         let row = self.rows.of(&path, Marks::NONE, process);
                         if let Some(row) = self.rows.get_mut(row) {
                             row.used(at, at, process);
+                            row.was_within(open);
                             row.more_mut().mapped = size;
                         }
                     }

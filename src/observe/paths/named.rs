@@ -19,8 +19,21 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// The path at an address: where it may have to be fetched from somebody who is
+    /// stopped for us, it is waited for a while.
+    pub fn path(self, address: u64) -> Option<Vec<u8>> {
+        let Self { tid, careful } = self;
+        read_string(tid, address, PATH_MAX, careful).or_else(|| {
+            if !careful {
+                return None;
+            }
+            patiently(move || bring_in(tid, address))?;
+            read_string(tid, address, PATH_MAX, careful)
+        })
+    }
+
     /// How many bytes could be read.
-    fn read(self, address: u64, into: &mut [u8]) -> Option<usize> {
+    pub fn read(self, address: u64, into: &mut [u8]) -> Option<usize> {
         if self.careful && !memory::is_present(self.tid, address, into.len()) {
             return None;
         }
@@ -202,15 +215,7 @@ fn path(tracee: Memory, address: u64, from: Option<i32>, is_itself: Itself) -> O
     if address == 0 && is_itself.null {
         return from.map(|_| itself());
     }
-    let Memory { tid, careful } = tracee;
-    let name = read_string(tid, address, PATH_MAX, careful).or_else(|| {
-        if !careful {
-            return None;
-        }
-        patiently(move || bring_in(tid, address))?;
-        read_string(tid, address, PATH_MAX, careful)
-    });
-    let Some(name) = name else {
+    let Some(name) = tracee.path(address) else {
         return Some(Name::Unreadable);
     };
     if name.is_empty() {

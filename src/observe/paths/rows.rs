@@ -8,6 +8,7 @@ use indexmap::IndexMap;
 use crate::tracer::{Nanos, ProcessId};
 
 use super::place::Marks;
+use crate::observe::OpenRegions;
 
 /// What one call did with one path or descriptor.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +67,8 @@ pub struct More {
     pub errors: Vec<(i32, u64)>,
     /// Where it led, if elsewhere.
     pub target: Option<Vec<u8>>,
+    /// What was open when it was used in a region.
+    pub regions: BTreeSet<OpenRegions>,
     /// Further processes.
     processes: BTreeSet<ProcessId>,
 }
@@ -129,6 +132,13 @@ impl Row {
         self.last = self.last.max(to);
         if process != self.process {
             self.more_mut().processes.insert(process);
+        }
+    }
+
+    /// It was used while these were open.
+    pub fn was_within(&mut self, open: OpenRegions) {
+        if open != OpenRegions::NONE {
+            self.more_mut().regions.insert(open);
         }
     }
 

@@ -143,6 +143,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         cpu: None,
         proc: None,
         imports: None,
+        regions: None,
         artifacts: None,
     }
 }

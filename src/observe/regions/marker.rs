@@ -1,0 +1,98 @@
+//! Calls by which a program marks where it is: they name a path below /coldtrace.
+
+use crate::observe::paths::Memory;
+use crate::syscall::{Abi, CallSet, Role, Sys};
+
+/// Where no file is looked for in earnest.
+const BELOW: &[u8] = b"/coldtrace/";
+/// The longest of the words, with its slash.
+const WORD: usize = b"begin/".len();
+
+/// What is marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The beginning of a region.
+    Begin,
+    /// Its end.
+    End,
+    /// A moment.
+    Moment,
+}
+
+/// The calls that name a path, and so can mark.
+pub fn naming() -> CallSet {
+    let mut calls = CallSet::none();
+    for sys in Abi::ALL.into_iter().flat_map(Abi::calls) {
+        if sys.info().is_some_and(|info| info.args.contains(&Role::Path)) {
+            calls.insert(sys);
+        }
+    }
+    calls
+}
+
+/// What the call of a stopped thread marks, and the name.
+pub fn marked(tracee: Memory, sys: Sys, args: &[u64; 6]) -> Option<(Mark, String)> {
+    let roles = sys.info()?.args.into_iter().zip(args);
+    let mut paths = roles.filter(|(role, _)| *role == Role::Path);
+    paths.find_map(|(_, &address)| {
+        // A path is a marker rarely: more than its first bytes is read if it looks so.
+        let mut start = [0; BELOW.len() + WORD];
+        let read = tracee.read(address, &mut start)?;
+        if !start.get(..read)?.starts_with(BELOW) {
+            return None;
+        }
+        let (mark, name) = parse(&tracee.path(address)?)?;
+        Some((mark, String::from_utf8_lossy(&name).into_owned()))
+    })
+}
+
+fn parse(path: &[u8]) -> Option<(Mark, Vec<u8>)> {
+    let rest = path.strip_prefix(BELOW)?;
+    let words =
+        [(&b"begin/"[..], Mark::Begin), (&b"end/"[..], Mark::End), (&b"mark/"[..], Mark::Moment)];
+    let (mark, name) =
+        words.into_iter().find_map(|(word, mark)| Some((mark, rest.strip_prefix(word)?)))?;
+    (!name.is_empty()).then(|| (mark, name.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads from this process itself, which needs no stop.
+    fn of(name: &str, args: [u64; 6]) -> Option<(Mark, String)> {
+        let tracee = Memory { tid: std::process::id() as i32, careful: false };
+        marked(tracee, Sys::from_name(Abi::native(), name)?, &args)
+    }
+
+    #[test]
+    fn any_path_of_a_call_may_be_a_marker() {
+        let (begin, end) = (c"/coldtrace/begin/a".as_ptr() as u64, c"/coldtrace/end/b c/d");
+        let (end, other) = (end.as_ptr() as u64, c"/tmp".as_ptr() as u64);
+        assert_eq!(of("access", [begin, 0, 0, 0, 0, 0]), Some((Mark::Begin, "a".into())));
+        assert_eq!(of("openat", [5, end, 0, 0, 0, 0]), Some((Mark::End, "b c/d".into())));
+        assert_eq!(of("rename", [other, begin, 0, 0, 0, 0]), Some((Mark::Begin, "a".into())));
+        assert_eq!(of("access", [other, begin, 0, 0, 0, 0]), None);
+        assert_eq!(of("read", [0, begin, 0, 0, 0, 0]), None);
+        assert_eq!(of("access", [0; 6]), None);
+        assert_eq!(of("access", [u64::MAX, 0, 0, 0, 0, 0]), None);
+        assert!(naming().contains(Sys::new(Abi::I386, 33)), "access");
+    }
+
+    #[test]
+    fn what_marks_nothing_is_a_path_as_any_other() {
+        assert_eq!(parse(b"/coldtrace/mark/x"), Some((Mark::Moment, b"x".to_vec())));
+        for path in [
+            &b"/coldtrace/begin/"[..],
+            b"/coldtrace/begin",
+            b"/coldtrace/",
+            b"/coldtrace/start/x",
+            b"/coldtrace/beginx",
+            b"coldtrace/begin/x",
+            b"/x/coldtrace/begin/x",
+            b"",
+        ] {
+            assert_eq!(parse(path), None, "{}", String::from_utf8_lossy(path));
+        }
+    }
+}
