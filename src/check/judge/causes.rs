@@ -75,12 +75,12 @@ fn processes(facts: &Facts, shape: &Shape) -> Option<Cause> {
     }
     let forks: Vec<String> = shape.forks.keys().cloned().collect();
     let more = shape.processes > before.nearest(shape.processes);
-    let what = if more { "a process that executes nothing" } else { "processes" };
+    let what = if more { "process that executes nothing" } else { "process" };
     Some(Cause {
         change: if more { Changed::Added } else { change },
         kind: CauseKind::Process,
         what: what.into(),
-        how: format!("{} processes, were {before}", shape.processes),
+        how: format!("({before} -> {})", shape.processes),
         by: if more { forks } else { Vec::new() },
     })
 }
@@ -176,7 +176,7 @@ fn difference(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> St
     kinds.into_iter().filter_map(word).collect::<Vec<_>>().join("; ")
 }
 
-/// Says many of one kind in one directory together.
+/// Says those of one kind in one directory together: a few by name, many by number.
 pub fn crowds(causes: Vec<Cause>) -> Vec<Cause> {
     type Key = (CauseKind, Changed, String);
     let directory = |what: &str| what.strip_suffix(base_name(what)).unwrap_or("").to_owned();
@@ -186,26 +186,51 @@ pub fn crowds(causes: Vec<Cause>) -> Vec<Cause> {
         groups.entry(key).or_default().push(cause);
     }
     let fold = |((kind, change, directory), group): (Key, Vec<Cause>)| {
-        if group.len() < CROWD {
+        if group.len() < 2 || directory.is_empty() {
             return group;
         }
         let by: BTreeSet<String> =
             group.iter().flat_map(|cause| cause.by.iter().cloned()).collect();
+        let by = listed(&by);
+        let names: Vec<&str> = group.iter().map(|cause| base_name(&cause.what)).collect();
+        let same = group.iter().all(|cause| cause.how == group[0].how);
         let state = match (kind, change) {
             (_, Changed::Removed) => "not used any more",
             (CauseKind::Missed, _) => "ENOENT",
             (_, Changed::Added) => "new",
             (_, Changed::Changed) => "used otherwise",
         };
-        let how = format!("{} paths, {state}", group.len());
-        let by = listed(&by);
-        vec![Cause { change, kind, what: format!("{directory}*"), how, by }]
+        match braced(&names) {
+            Some(names) => {
+                let how = if same { format!("{} each", group[0].how) } else { state.to_owned() };
+                vec![Cause { change, kind, what: format!("{directory}{names}"), how, by }]
+            }
+            None if group.len() < CROWD => group,
+            None => {
+                let how = format!("{} paths, {state}", group.len());
+                vec![Cause { change, kind, what: format!("{directory}*"), how, by }]
+            }
+        }
     };
     let mut folded: Vec<Cause> = groups.into_iter().flat_map(fold).collect();
     folded.sort_by(|a, b| {
         (a.kind, a.change).cmp(&(b.kind, b.change)).then_with(|| a.what.cmp(&b.what))
     });
     folded
+}
+
+/// Names as a shell would make them of less: `{socket,selectors}.pyc`; `None` where
+/// that is too long.
+fn braced(names: &[&str]) -> Option<String> {
+    const LONGEST: usize = 44;
+    let first = names.first()?;
+    // What ends a name says which kind it is, from its first dot on.
+    let suffix = first.find('.').filter(|&at| at > 0).map_or("", |at| &first[at..]);
+    let suffix = if names.iter().all(|name| name.ends_with(suffix)) { suffix } else { "" };
+    let stems: Vec<&str> =
+        names.iter().map(|name| name.strip_suffix(suffix).unwrap_or(name)).collect();
+    let text = format!("{{{}}}{suffix}", stems.join(","));
+    (text.len() <= LONGEST + suffix.len()).then_some(text)
 }
 
 /// Calls that changed, by program: where nothing that they name explains them.

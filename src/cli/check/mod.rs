@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<std::time::Duration>,
     /// A command of no case, or that of one
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::check::{CaseReport, Cause, CauseKind, Expected, Report, State, Verdict};
-use crate::render::text::{shorten_end, shorten_middle};
+use crate::check::{CaseReport, Cause, CauseKind, Changed, Expected, Report, State, Verdict};
+use crate::render::text::{Clause, fold, shorten_end, shorten_middle};
 use crate::render::{counted, display_width, escape};
 
 /// Causes that are shown of one rule.
@@ -45,18 +45,17 @@ fn of_case(case: &CaseReport, head: &str, strict: bool, width: usize, out: &mut 
     let fails = case.fails(strict);
     if fails || failed > 0 {
         let word = if fails { "FAIL" } else { "ok" };
-        line(
-            out,
-            width,
-            &format!("coldtrace: {word} {head}{failed} of {}{calls}", counted(all as u64, "rule")),
-        );
+        let text = format!("{head}{failed} of {}{calls}", counted(all as u64, "rule"));
+        say(out, width, &format!("coldtrace: {word} "), &text);
     } else if case.problem.is_none() {
-        line(out, width, &format!("coldtrace: ok {head}{}{calls}", counted(all as u64, "rule")));
+        let text = format!("{head}{}{calls}", counted(all as u64, "rule"));
+        say(out, width, "coldtrace: ok ", &text);
     }
     if let Some(problem) = &case.problem {
+        // Whole, so that it can be searched for.
         let _ = writeln!(out, "coldtrace: {head}{}", escape(&problem.text));
         for said in &problem.stderr {
-            line(out, width, &format!("  | {}", escape(said)));
+            let _ = writeln!(out, "{}", shorten_end(&format!("  | {}", escape(said)), width));
         }
         if let Some(hint) = &problem.hint {
             let _ = writeln!(out, "  {}", escape(hint));
@@ -68,15 +67,14 @@ fn of_case(case: &CaseReport, head: &str, strict: bool, width: usize, out: &mut 
         of.map(|v| escape(&v.rule).into_owned()).collect::<Vec<_>>().join(" ")
     };
     if failed > 0 && count(State::Passed) > 0 {
-        line(out, width, &format!("  passed: {}", names(State::Passed)));
+        say(out, width, "  passed: ", &names(State::Passed));
     }
     if count(State::Unjudged) > 0 {
-        line(out, width, &format!("  not judged: {}", names(State::Unjudged)));
+        say(out, width, "  not judged: ", &names(State::Unjudged));
     }
     for warning in &case.warnings {
         let rule = warning.rule.as_deref().map(|rule| format!("{}: ", escape(rule)));
-        let text = format!("  warning: {}{}", rule.unwrap_or_default(), escape(&warning.text));
-        line(out, width, &text);
+        say(out, width, "  warning: ", &format!("{}{}", rule.unwrap_or_default(), warning.text));
     }
     if failed > 0 {
         let _ = writeln!(out, "  accept with: {}", case.accept);
@@ -95,9 +93,9 @@ fn verdicts(case: &CaseReport, width: usize, out: &mut String) {
     for verdict in failed {
         let label = label(verdict);
         let space = " ".repeat(pad.saturating_sub(display_width(&label)));
-        line(out, width, &format!("  {label}{space} {}", escape(&verdict.headline)));
+        say(out, width, &format!("  {label}{space} "), &verdict.headline);
         if let Some(reason) = &verdict.reason {
-            line(out, width, &format!("     reason: {}", escape(reason)));
+            say(out, width, "     reason: ", reason);
         }
         // What the headline or a rule above has said already is not said again.
         let new = |cause: &&Cause| {
@@ -105,7 +103,8 @@ fn verdicts(case: &CaseReport, width: usize, out: &mut String) {
                 && !verdict.headline.starts_with(&cause.in_words())
                 && !repeats(verdict, cause)
         };
-        let causes: Vec<&Cause> = verdict.causes.iter().filter(new).collect();
+        let new = verdict.causes.iter().filter(new);
+        let causes: Vec<Cause> = new.map(|cause| without_the_only(case, cause)).collect();
         let shown = if causes.len() <= SHOWN + 1 { causes.len() } else { SHOWN };
         for cause in causes.iter().take(shown) {
             let _ = writeln!(
@@ -122,29 +121,46 @@ fn verdicts(case: &CaseReport, width: usize, out: &mut String) {
     }
 }
 
-/// Whether a cause only says what the headline's numbers say.
+/// A path is used by the one program that there is: that need not be said.
+fn without_the_only(case: &CaseReport, cause: &Cause) -> Cause {
+    let others = |other: &Cause| other.by.iter().any(|name| !cause.by.contains(name));
+    let alone = !case.verdicts.iter().flat_map(|v| &v.causes).any(others);
+    let is_path = matches!(cause.kind, CauseKind::Missed | CauseKind::Path | CauseKind::Library);
+    let by = if alone && is_path { Vec::new() } else { cause.by.clone() };
+    Cause { by, ..cause.clone() }
+}
+
+/// Whether a cause only says what the headline says: which call it is.
 fn repeats(verdict: &Verdict, cause: &Cause) -> bool {
+    let named = cause.how.is_empty() && verdict.headline.split(' ').any(|w| w == cause.what);
     cause.kind == CauseKind::Calls
         && cause.by.len() <= 1
-        && verdict.causes.iter().any(|other| other.kind != CauseKind::Calls)
+        && (named || verdict.causes.iter().any(|other| other.kind != CauseKind::Calls))
         && verdict.changes.iter().all(|change| change.program.is_none())
 }
 
-/// A cause in one line: what is too long of it is cut out of its name.
+/// A cause in one line: where that is too long, how a path was used is said in
+/// fewer words, then its name is cut.
 fn fit(cause: &Cause, width: usize) -> String {
     let whole = escape(&cause.in_words()).into_owned();
-    let over = display_width(&whole).saturating_sub(width);
-    if over == 0 {
+    if display_width(&whole) <= width {
         return whole;
     }
-    let what = escape(&cause.what);
+    let used = matches!(cause.kind, CauseKind::Path | CauseKind::Library);
+    let how = if used && cause.change == Changed::Added { "" } else { &cause.how };
+    let less = Cause { how: how.into(), ..cause.clone() };
+    let whole = escape(&less.in_words()).into_owned();
+    let over = display_width(&whole).saturating_sub(width);
+    let what = escape(&less.what);
     let room = display_width(&what).saturating_sub(over).max(20);
-    let short = Cause { what: shorten_middle(&what, room).into_owned(), ..cause.clone() };
+    let short = Cause { what: shorten_middle(&what, room).into_owned(), ..less.clone() };
     shorten_end(&escape(&short.in_words()), width).into_owned()
 }
 
-fn line(out: &mut String, width: usize, text: &str) {
-    let _ = writeln!(out, "{}", shorten_end(text, width));
+/// A sentence, on as many lines as it takes: the first begins with `first`.
+fn say(out: &mut String, width: usize, first: &str, text: &str) {
+    let next = " ".repeat(first.len() - first.trim_start().len() + 2);
+    out.push_str(&fold(first, &next, &[Clause::words(text)], width));
 }
 
 /// `616 -> 670 (+54, +8.8 %)`.
