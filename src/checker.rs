@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::check::{Case, Cpus, Exit, Normalise, Normaliser, Shape, Switch};
 use crate::observe::{Moment, RegionSpec, Which};
-use crate::record::{Collect, Environment, Outcome, Record, Run};
+use crate::record::{Artifact, Collect, Environment, Outcome, Record, Run, RunDir, RunDirError};
 use crate::tracer::{Command, Error, Options, Place, high, reason, trace};
 
 /// Of what the command wrote to standard error so much is looked at.
@@ -123,6 +123,27 @@ impl Checker {
         let ended = otherwise(&case.exit, &record.outcome);
         let stderr = tail(&mut stderr).unwrap_or_default();
         Ok(CaseRun { record, shape, ended, stderr })
+    }
+
+    /// Keeps the last run as a run directory below `runs`, with its output; gives
+    /// its path.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, run: &mut CaseRun, runs: &Path) -> Result<PathBuf, RunDirError> {
+        // Made by `Run::now`.
+        let start = run.record.run.start.parse().unwrap_or_else(|_| jiff::Timestamp::now());
+        let dir = RunDir::create(runs, start, &run.record.run.label)?;
+        for (name, log) in [("stdout", "stdout.log"), ("stderr", "stderr.log")] {
+            let mut to = dir.file(log)?;
+            // What is not there was removed by the command.
+            let _ = File::open(self.scratch.path().join(name))
+                .and_then(|mut from| io::copy(&mut from, &mut to));
+        }
+        run.record.run.id = Some(dir.id().into());
+        run.record.artifacts = Some(Artifact::all(&dir.path(), None));
+        dir.write(&run.record)?;
+        Ok(dir.path())
     }
 
     /// A saved run as a case's.

@@ -288,6 +288,11 @@ fn a_saved_run_is_judged_if_it_ran_in_such_a_place() {
     finished.assert_code(4);
     assert!(finished.out().contains("coldtrace run --fixed"), "{finished}");
     place.run(&["-r", "/nonexistent"]).assert_code(2);
+    // What check keeps can be judged again.
+    place.run(&["--keep", "kept"]).assert_code(1);
+    place.run(&["-r", "kept/latest"]).assert_code(1);
+    let log = fs::read_to_string(place.path("kept/latest/stdout.log")).unwrap();
+    assert_eq!(log, "done\n");
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub struct CaseReport {
     pub wall_ns: Option<u64>,
     /// Runs that it took: more than one where a failure was looked at again.
     pub runs: u32,
+    /// The run directory of the judged run, where it was kept.
+    pub record: Option<String>,
     /// By rule: those that failed first, causes before counts.
     pub verdicts: Vec<Verdict>,
     /// What is worth a look and fails only with `--strict`.

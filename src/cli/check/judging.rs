@@ -31,6 +31,7 @@ pub fn judge_all(args: &Args, opened: &Opened, cases: &[Case]) -> Result<Report,
             calls: None,
             wall_ns: None,
             runs: 0,
+            record: None,
             verdicts: Vec::new(),
             warnings: Vec::new(),
             problem: None,
@@ -53,10 +54,21 @@ fn cases_of<'a>(args: &Args, cases: &'a [Case]) -> Result<&'a [Case], Failure> {
 }
 
 /// Runs a case, or takes the saved run; says what kept it from being run.
-fn ran(args: &Args, checker: &Checker, case: &Case) -> Result<Result<CaseRun, Problem>, Failure> {
+fn ran(
+    args: &Args,
+    checker: &Checker,
+    case: &Case,
+    record: &mut Option<String>,
+) -> Result<Result<CaseRun, Problem>, Failure> {
     let Some(run) = &args.saved else {
         return match checker.run(case) {
-            Ok(run) => Ok(Ok(run)),
+            Ok(mut run) => {
+                if let Some(runs) = &args.keep {
+                    let kept = checker.keep(&mut run, runs).map_err(|e| failure(USAGE, e))?;
+                    *record = Some(kept.display().to_string());
+                }
+                Ok(Ok(run))
+            }
             Err(error) => {
                 let (text, stderr) = (super::not_run(case, &error)?, Vec::new());
                 let hint = Some("check its command and its env in the baseline".into());
@@ -64,12 +76,12 @@ fn ran(args: &Args, checker: &Checker, case: &Case) -> Result<Result<CaseRun, Pr
             }
         };
     };
-    let record = read(run, &args.runs).map_err(|e| failure(USAGE, e))?;
-    if record.syscalls.is_none() || record.measurement.trace.is_some() || record.files.is_none() {
+    let saved = read(run, &args.runs).map_err(|e| failure(USAGE, e))?;
+    if saved.syscalls.is_none() || saved.measurement.trace.is_some() || saved.files.is_none() {
         let what = format!("{run} was taken without tracing, or of some calls only");
         return Err(failure(USAGE, what));
     }
-    let saved = checker.judge_saved(record, &case.exit);
+    let saved = checker.judge_saved(saved, &case.exit);
     Ok(match other_place(case, &saved) {
         Some(text) => Err(Problem {
             kind: ProblemKind::Facts,
@@ -108,7 +120,7 @@ fn one(
     found: &mut CaseReport,
 ) -> Result<(), Failure> {
     let baseline = &opened.baseline;
-    let run = match ran(args, checker, case)? {
+    let run = match ran(args, checker, case, &mut found.record)? {
         Ok(run) => run,
         Err(problem) => {
             found.problem = Some(problem);
@@ -123,7 +135,9 @@ fn one(
     // What a first run leaves behind is no change of the program, and recording
     // does not use it either: what fails must fail again.
     if args.saved.is_none() && judged.verdicts.iter().any(|v| is_relative(baseline, v)) {
-        let Ok(again) = ran(args, checker, case)? else { return finish(found, judged, case) };
+        let Ok(again) = ran(args, checker, case, &mut found.record)? else {
+            return finish(found, judged, case);
+        };
         if again.ended.is_none() {
             describe(case, &again, found);
             judged = confirmed(baseline, judged, judge(baseline, case, &again.shape), &run, &again);
@@ -247,7 +261,7 @@ pub fn self_test(
     let checker = super::checker(opened)?;
     let mut out = String::new();
     for case in cases_of(args, cases)? {
-        let run = match ran(args, &checker, case)? {
+        let run = match ran(args, &checker, case, &mut None)? {
             Ok(run) => run,
             Err(problem) => {
                 let status = match problem.kind {

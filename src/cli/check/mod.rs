@@ -55,6 +55,10 @@ pub struct Args {
     /// Where runs are looked for
     #[arg(long, value_name = "DIR", env = "COLDTRACE_RUNS", default_value = "runs")]
     runs: PathBuf,
+    /// Keep each judged run as a run directory there, with the record and the
+    /// command's output
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["saved", "update"])]
+    keep: Option<PathBuf>,
     /// Say why each number is exact, ranged or ignored; nothing is run
     #[arg(long, conflicts_with_all = ["saved", "command"])]
     explain: bool,

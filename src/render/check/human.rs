@@ -76,6 +76,9 @@ fn of_case(case: &CaseReport, head: &str, strict: bool, width: usize, out: &mut 
         let rule = warning.rule.as_deref().map(|rule| format!("{}: ", escape(rule)));
         say(out, width, "  warning: ", &format!("{}{}", rule.unwrap_or_default(), warning.text));
     }
+    if let Some(record) = &case.record {
+        let _ = writeln!(out, "  record: {}", escape(record));
+    }
     if failed > 0 {
         let _ = writeln!(out, "  accept with: {}", case.accept);
     }
