@@ -6,8 +6,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use support::board::child_running;
 use support::fixture::{Program, built};
-use support::process::{Finished, finish};
+use support::process::{Finished, finish, start};
 use support::{Scratch, coldtrace, find_program, nobody};
 
 /// A directory with a baseline and a program that does as `mode` in it says.
@@ -351,4 +352,63 @@ fn several_programs_are_told_apart() {
     let finished = place.run(&[]);
     finished.assert_code(1);
     assert!(finished.out().contains("by cat"), "{finished}");
+}
+
+#[test]
+fn ctrl_c_ends_a_check_and_leaves_nothing_behind() {
+    let Some(place) = Place::new("check-interrupt") else { return };
+    let temporary = place.path("tmp");
+    fs::create_dir(&temporary).unwrap();
+    for update in [true, false] {
+        let case = "schema = 1\n[[case]]\nname = \"a\"\ncommand = [\"sleep\", \"60\"]\n\
+                    [[case]]\nname = \"b\"\ncommand = [\"touch\", \"b\"]\n";
+        fs::write(place.path("coldtrace.toml"), case).unwrap();
+        let mut command = place.check(if update { &["--update"] } else { &[] });
+        let running = start(command.env("TMPDIR", &temporary));
+        child_running(running.pid(), "sleep");
+        running.kill(libc::SIGINT);
+        running.finish().assert_signal(libc::SIGINT);
+        assert_eq!(place.baseline(), case);
+        assert!(!place.path("b").exists(), "the next case ran");
+        assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn each_case_has_its_rules_and_its_result() {
+    let Some(place) = Place::new("check-cases") else { return };
+    let program = place.program.path.display();
+    let text = format!(
+        "schema = 1\n\
+         [[case]]\nname = \"app\"\ncommand = [\"{program}\"]\n\
+         regions = {{ early = {{ from = \"exec\", until = \"syscall:getppid\" }} }}\n\
+         [[case]]\nname = \"true\"\ncommand = [\"/bin/true\"]\n\
+         [[rule]]\nid = \"counts\"\nfacts = true\n\
+         [[rule]]\nid = \"early\"\ncase = \"app\"\nregion = \"early\"\nfacts = true\n\
+         [[rule]]\nid = \"late\"\ncase = \"app\"\nregion = \"early\"\nsyscall = \"getppid\"\n\
+         [[rule]]\nid = \"quiet\"\ncase = \"true\"\nsyscall = \"%network\"\nexcept = \"10.0.0.1:*\"\n"
+    );
+    fs::write(place.path("coldtrace.toml"), text).unwrap();
+    place.run(&["--update"]).assert_code(0);
+    let finished = place.run(&[]);
+    finished.assert_code(0);
+    assert!(finished.out().ends_with("coldtrace: 2 cases, all passed\n"), "{finished}");
+    // An exception that nothing uses is said, and a failure where that is asked for.
+    assert!(finished.out().contains("quiet: \"10.0.0.1:*\" matches nothing"), "{finished}");
+    place.run(&["--strict"]).assert_code(1);
+    place.run(&["--strict", "--case", "app"]).assert_code(0);
+    place.mode("loop");
+    let finished = place.run(&[]);
+    finished.assert_code(1);
+    let out = finished.out();
+    assert!(out.contains("coldtrace: FAIL coldtrace.toml: app: 2 of 3 rules"), "{finished}");
+    assert!(out.contains("  early  getuid 100 -> 101"), "{finished}");
+    assert!(out.contains("coldtrace: ok coldtrace.toml: true: 2 rules"), "{finished}");
+    assert!(out.ends_with("coldtrace: 2 cases, 1 failed\n"), "{finished}");
+    assert!(out.contains("accept with: coldtrace check --update --case app"), "{finished}");
+    // What happens after the region is no business of its rules.
+    place.mode("more");
+    let finished = place.run(&["--case", "app"]);
+    finished.assert_code(1);
+    assert!(finished.out().contains("passed: late early"), "{finished}");
 }

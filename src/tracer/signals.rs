@@ -297,6 +297,9 @@ impl Guard {
             for (signal, sender) in SENDERS.iter().enumerate() {
                 let sender = sender.swap(NOBODY, SeqCst);
                 if sender != NOBODY {
+                    if ENDING.contains(&(signal as i32)) {
+                        LAST_END.store(signal as i32, SeqCst);
+                    }
                     self.waiting.push(Seen { signal: signal as i32, sender: Some(sender), at });
                 }
             }
@@ -378,8 +381,12 @@ pub struct Held(Vec<(i32, libc::sigaction)>);
 
 static END_ASKED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn note_end(_: i32) {
+/// The last signal by which somebody wanted an end; 0: none since [`Held::new`].
+static LAST_END: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn note_end(signal: i32) {
     END_ASKED.store(true, SeqCst);
+    LAST_END.store(signal, SeqCst);
 }
 
 impl Held {
@@ -387,6 +394,7 @@ impl Held {
     #[allow(clippy::new_without_default)] // It does something.
     pub fn new() -> Self {
         END_ASKED.store(false, SeqCst);
+        LAST_END.store(0, SeqCst);
         let handler: extern "C" fn(i32) = note_end;
         let mut before = Vec::new();
         for signal in ENDING {
@@ -406,6 +414,11 @@ impl Held {
             }
         }
         Self(before)
+    }
+
+    /// The last one that has come, whether a session took it or not.
+    pub fn signal(&self) -> Option<i32> {
+        Some(LAST_END.load(SeqCst)).filter(|&signal| signal != 0)
     }
 
     /// Whether one has come that no session took.

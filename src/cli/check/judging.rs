@@ -8,12 +8,18 @@ use coldtrace::check::{
 };
 use coldtrace::record::read;
 use coldtrace::render::counted;
+use coldtrace::tracer::Held;
 use coldtrace::{CaseRun, Checker};
 
 use super::{Args, COMMAND, End, Failure, NO_FACTS, Opened, Output, USAGE, failure};
 
 /// Judges all cases.
-pub fn judge_all(args: &Args, opened: &Opened, cases: &[Case]) -> Result<Report, Failure> {
+pub fn judge_all(
+    args: &Args,
+    held: &Held,
+    opened: &Opened,
+    cases: &[Case],
+) -> Result<Report, Failure> {
     let checker = super::checker(opened)?;
     let mut report = Report {
         schema: REPORT_SCHEMA,
@@ -37,7 +43,7 @@ pub fn judge_all(args: &Args, opened: &Opened, cases: &[Case]) -> Result<Report,
             problem: None,
             accept: super::accept(args, opened, case),
         };
-        one(args, opened, &checker, case, &mut found)?;
+        one(args, opened, (&checker, held), case, &mut found)?;
         report.cases.push(found);
     }
     Ok(report)
@@ -56,12 +62,12 @@ fn cases_of<'a>(args: &Args, cases: &'a [Case]) -> Result<&'a [Case], Failure> {
 /// Runs a case, or takes the saved run; says what kept it from being run.
 fn ran(
     args: &Args,
-    checker: &Checker,
+    (checker, held): (&Checker, &Held),
     case: &Case,
     record: &mut Option<String>,
 ) -> Result<Result<CaseRun, Problem>, Failure> {
     let Some(run) = &args.saved else {
-        return match checker.run(case) {
+        return match super::run_case(checker, case, held)? {
             Ok(mut run) => {
                 if let Some(runs) = &args.keep {
                     let kept = checker.keep(&mut run, runs).map_err(|e| failure(USAGE, e))?;
@@ -115,7 +121,7 @@ fn other_place(case: &Case, saved: &CaseRun) -> Option<String> {
 fn one(
     args: &Args,
     opened: &Opened,
-    checker: &Checker,
+    checker: (&Checker, &Held),
     case: &Case,
     found: &mut CaseReport,
 ) -> Result<(), Failure> {
@@ -254,6 +260,7 @@ fn finish(found: &mut CaseReport, judged: Judged, case: &Case) -> Result<(), Fai
 /// `--self-test`.
 pub fn self_test(
     args: &Args,
+    held: &Held,
     opened: &Opened,
     cases: &[Case],
     output: &mut Output,
@@ -261,7 +268,7 @@ pub fn self_test(
     let checker = super::checker(opened)?;
     let mut out = String::new();
     for case in cases_of(args, cases)? {
-        let run = match ran(args, &checker, case, &mut None)? {
+        let run = match ran(args, (&checker, held), case, &mut None)? {
             Ok(run) => run,
             Err(problem) => {
                 let status = match problem.kind {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use coldtrace::check::{Baseline, Case, Report, explain};
 use coldtrace::observe::duration;
 use coldtrace::render::{self, command_line, quote};
-use coldtrace::tracer::{Error, reason};
-use coldtrace::{CaseError, Checker};
+use coldtrace::tracer::{Error, Held, reason};
+use coldtrace::{CaseError, CaseRun, Checker};
 
 use super::end::{End, Failure};
 use super::output::{Output, say};
@@ -117,13 +117,18 @@ fn failure(status: u8, message: impl std::fmt::Display) -> Failure {
 
 /// Runs `check`.
 pub fn main(args: &Args) -> Result<End, Failure> {
+    let held = Held::new();
+    let end = run(args, &held);
+    if let Some(signal) = held.signal() {
+        return Ok(End::Signal(signal));
+    }
     // Of a wrong command line the status is 2 here.
-    run(args).map_err(|f| Failure { status: if f.status == 125 { USAGE } else { f.status }, ..f })
+    end.map_err(|f| Failure { status: if f.status == 125 { USAGE } else { f.status }, ..f })
 }
 
-fn run(args: &Args) -> Result<End, Failure> {
+fn run(args: &Args, held: &Held) -> Result<End, Failure> {
     if args.update {
-        return recording::main(args);
+        return recording::main(args, held);
     }
     let opened = open(&args.baseline)?.ok_or_else(|| no_baseline(args))?;
     let mut cases = chosen(args, &opened)?;
@@ -142,9 +147,9 @@ fn run(args: &Args) -> Result<End, Failure> {
         return Ok(End::Status(0));
     }
     if args.self_test {
-        return judging::self_test(args, &opened, &cases, &mut output);
+        return judging::self_test(args, held, &opened, &cases, &mut output);
     }
-    let report = judging::judge_all(args, &opened, &cases)?;
+    let report = judging::judge_all(args, held, &opened, &cases)?;
     output.write(&args.format.write(&report, output.width()))?;
     for (format, file) in &args.reports {
         let text = format.write(&report, render::DEFAULT_WIDTH);
@@ -230,6 +235,19 @@ fn accept(args: &Args, opened: &Opened, case: &Case) -> String {
         String::new()
     };
     format!("coldtrace check {file}--update{which}")
+}
+
+/// Runs a case once; a signal that wants an end is one.
+fn run_case(
+    checker: &Checker,
+    case: &Case,
+    held: &Held,
+) -> Result<Result<CaseRun, CaseError>, Failure> {
+    let run = checker.run(case);
+    match held.signal() {
+        Some(_) => Err(failure(USAGE, "interrupted")),
+        None => Ok(run),
+    }
 }
 
 /// What a case that was not run ends the check with; `Err` where no other case

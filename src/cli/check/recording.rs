@@ -7,13 +7,13 @@ use coldtrace::check::{
     Baseline, Case, Editor, Expected, Facts, Seen, Shape, Tally, learn, passing,
 };
 use coldtrace::render::{command_line, counted};
-use coldtrace::tracer::reason;
+use coldtrace::tracer::{Held, reason};
 use coldtrace::{CaseRun, Checker};
 
 use super::{Args, COMMAND, End, Failure, Opened, USAGE, failure, note};
 
 /// Records the cases that are meant; the command's, where there is none of it yet.
-pub fn main(args: &Args) -> Result<End, Failure> {
+pub fn main(args: &Args, held: &Held) -> Result<End, Failure> {
     let path = &args.baseline;
     let opened = super::open(path)?;
     let existing = opened.is_some();
@@ -39,7 +39,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     let checker = super::checker(&opened)?;
     for case in &mut cases {
         case.timeout = args.timeout.or(case.timeout);
-        let recorded = record(args, &opened, &checker, case)?;
+        let recorded = record(args, &opened, (&checker, held), case)?;
         let Recorded { platform, facts, seen } = &recorded;
         editor.facts(&case.name, platform, facts, seen);
     }
@@ -99,7 +99,7 @@ struct Recorded {
 fn record(
     args: &Args,
     opened: &Opened,
-    checker: &Checker,
+    checker: (&Checker, &Held),
     case: &Case,
 ) -> Result<Recorded, Failure> {
     let name = &opened.name;
@@ -138,8 +138,8 @@ fn record(
     Ok(Recorded { platform, facts, seen })
 }
 
-fn run(checker: &Checker, case: &Case) -> Result<CaseRun, Failure> {
-    let run = match checker.run(case) {
+fn run((checker, held): (&Checker, &Held), case: &Case) -> Result<CaseRun, Failure> {
+    let run = match super::run_case(checker, case, held)? {
         Ok(run) => run,
         Err(error) => {
             let what = super::not_run(case, &error)?;
