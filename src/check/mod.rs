@@ -8,6 +8,7 @@ mod facts;
 mod families;
 mod judge;
 mod learn;
+mod lines;
 mod normalise;
 mod report;
 mod rule;
@@ -22,6 +23,7 @@ pub use facts::{CallFact, CallFacts, Expected, Facts, PathFact, Recorded, Totals
 pub use families::Families;
 pub use judge::{Judged, judge};
 pub use learn::{Seen, learn, passing};
+pub use lines::locate;
 pub use normalise::{Normalise, Normaliser};
 pub use report::*;
 pub use rule::{Access, Calls, Demand, Level, Metric, Pattern, Rule};

@@ -167,7 +167,7 @@ fn say(out: &mut String, width: usize, first: &str, text: &str) {
 }
 
 /// `616 -> 670 (+54, +8.8 %)`.
-fn change(before: Option<Expected>, now: u64) -> String {
+pub(super) fn change(before: Option<Expected>, now: u64) -> String {
     let Some(expected) = before else { return now.to_string() };
     let nearest = expected.nearest(now);
     if nearest == now {
