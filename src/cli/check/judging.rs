@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use coldtrace::check::{
     Baseline, Case, CaseReport, Judged, Problem, ProblemKind, REPORT_SCHEMA, Report, State,
-    Warning, WarningKind, judge, self_test as missed_by,
+    Warning, WarningKind, judge, locate, self_test as missed_by,
 };
 use coldtrace::record::read;
 use coldtrace::render::counted;
@@ -46,6 +46,7 @@ pub fn judge_all(
         one(args, opened, (&checker, held), case, &mut found)?;
         report.cases.push(found);
     }
+    locate(&mut report, &opened.text);
     Ok(report)
 }
 

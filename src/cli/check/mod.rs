@@ -66,7 +66,7 @@ pub struct Args {
     /// which no rule would fail
     #[arg(long, conflicts_with = "explain")]
     self_test: bool,
-    /// human, json, markdown, github, junit or sarif
+    /// How the report is written
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     format: Format,
     /// Write the same in another format to a file; may be given more than once
@@ -86,13 +86,29 @@ pub struct Args {
 /// How a report is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
+    /// For people
     Human,
+    /// All of it
+    Json,
+    /// For a step summary or a comment
+    Markdown,
+    /// Annotations of GitHub Actions
+    Github,
+    /// A rule is a testcase
+    Junit,
+    /// For code scanning
+    Sarif,
 }
 
 impl Format {
     fn write(self, report: &Report, width: usize) -> String {
         match self {
             Self::Human => render::check::human(report, width),
+            Self::Json => render::check::json(report),
+            Self::Markdown => render::check::markdown(report),
+            Self::Github => render::check::github(report),
+            Self::Junit => render::check::junit(report),
+            Self::Sarif => render::check::sarif(report),
         }
     }
 }
