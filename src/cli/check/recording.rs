@@ -37,11 +37,25 @@ pub fn main(args: &Args, held: &Held) -> Result<End, Failure> {
         cases.push(case);
     }
     let checker = super::checker(&opened)?;
+    let mut not_run = None;
     for case in &mut cases {
         case.timeout = args.timeout.or(case.timeout);
-        let recorded = record(args, &opened, (&checker, held), case)?;
-        let Recorded { platform, facts, seen } = &recorded;
-        editor.facts(&case.name, platform, facts, seen);
+        match record(args, &opened, (&checker, held), case) {
+            Ok(Recorded { platform, facts, seen }) => {
+                editor.facts(&case.name, &platform, &facts, &seen);
+            }
+            // The others are recorded all the same.
+            Err(failure) if failure.status == COMMAND => {
+                super::say(&failure.message);
+                case.command.clear();
+                not_run = Some(End::Status(COMMAND));
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    cases.retain(|case| !case.command.is_empty());
+    if cases.is_empty() && not_run.is_some() {
+        return Ok(End::Status(COMMAND));
     }
     let text = editor.to_string();
     // What cannot be read again is not written.
@@ -59,7 +73,7 @@ pub fn main(args: &Args, held: &Held) -> Result<End, Failure> {
     if !changed {
         coldtrace_says(&opened.name, "nothing has changed");
     }
-    Ok(End::Status(0))
+    Ok(not_run.unwrap_or(End::Status(0)))
 }
 
 fn coldtrace_says(name: &str, text: &str) {
