@@ -7,6 +7,7 @@ mod first_output;
 mod histogram;
 pub mod imports;
 mod moments;
+mod network;
 pub mod paths;
 mod processes;
 mod regions;
@@ -19,6 +20,7 @@ pub use first_output::FirstOutput;
 pub use histogram::Histogram;
 pub use imports::Imports;
 pub use moments::{Moment, UnknownMoment};
+pub use network::{Kind, Network, NetworkKey, NetworkTally, family};
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
 pub use regions::{

@@ -87,6 +87,7 @@ impl Record {
             proc: None,
             imports: None,
             regions: None,
+            network: None,
             artifacts: None,
         }
     }
@@ -135,6 +136,7 @@ impl Record {
             proc: None,
             imports: None,
             regions: None,
+            network: None,
             artifacts: None,
         }
     }

@@ -15,6 +15,7 @@ mod files;
 mod footer;
 mod grid;
 mod imports;
+mod network;
 mod regions;
 mod show;
 mod table;
@@ -35,6 +36,7 @@ pub use files::{
 };
 pub use footer::footer;
 pub use imports::{imports, slowest_imports};
+pub use network::network;
 pub use regions::regions;
 pub use show::{processes, show, summary};
 pub use table::{TableOptions, count, groups, native_abi, table};
