@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{FileRow, Platform, Process, ProcessSyscall, Record};
+use crate::record::{FileRow, NetworkRow, Platform, Process, ProcessSyscall, Record};
 
 use super::normalise::Normaliser;
 
@@ -239,6 +239,15 @@ impl Shape {
                     .for_each(|row| counts.entry(named(row)).or_default().add(row));
             }
         }
+        for row in record.network.iter().flatten() {
+            let used = shape.network.entry(endpoint(row, &normaliser)).or_default();
+            used.call.clone_from(&row.name);
+            used.family.clone_from(&row.family);
+            used.address.clone_from(&row.address);
+            used.calls = used.calls.saturating_add(row.calls);
+            used.by.insert(name(row.process));
+            used.regions.extend(row.regions.iter().cloned());
+        }
         for row in record.files.iter().flat_map(|files| &files.paths) {
             if !row.is_path() {
                 continue;
@@ -261,6 +270,20 @@ fn kernel(release: &str) -> String {
         .take(2)
         .collect::<Vec<_>>()
         .join(".")
+}
+
+/// `connect 127.0.0.1:8125/udp`, `connect {tmp}/socket unix/stream`, `socket inet/dgram`.
+fn endpoint(row: &NetworkRow, normaliser: &Normaliser) -> String {
+    let internet = matches!(row.family.as_deref(), Some("inet" | "inet6"));
+    let kind = [row.family.as_deref(), row.socket_type.as_deref()];
+    let kind = kind.into_iter().flatten().collect::<Vec<_>>().join("/");
+    let call = &row.name;
+    match (&row.address, &row.protocol) {
+        (Some(address), Some(protocol)) if internet => format!("{call} {address}/{protocol}"),
+        (Some(address), _) if internet => format!("{call} {address}"),
+        (Some(address), _) => format!("{call} {} {kind}", normaliser.path(address)),
+        (None, _) => format!("{call} {kind}"),
+    }
 }
 
 /// `x86_64 linux glibc`; `None` where a part of it is not known.

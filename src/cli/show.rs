@@ -36,6 +36,10 @@ pub struct Args {
     /// calls made in each
     #[arg(long)]
     regions: bool,
+    /// Only the sockets that were made and the addresses that were connected and
+    /// bound to, and that was sent to
+    #[arg(long)]
+    network: bool,
     /// Only where it ran: kernel, machine, load, memory, container
     #[arg(long = "env")]
     environment: bool,
@@ -134,6 +138,10 @@ fn show(args: &Args) -> Result<End, Failure> {
         if args.regions {
             text += &render::regions(&record, width).ok_or_else(|| no_regions(&args.run))?;
         }
+        if args.network {
+            text +=
+                &render::network(&record, width).ok_or_else(|| missing(&args.run, "network"))?;
+        }
         if args.cpu {
             text += &render::cpu(&record, width).ok_or_else(|| missing(&args.run, "cpu"))?;
         }
@@ -169,6 +177,7 @@ impl Args {
             (self.cpu, "cpu"),
             (self.imports, "imports"),
             (self.regions, "regions"),
+            (self.network, "network"),
             (self.environment, "environment"),
             (self.times, "time"),
             (self.memory, "proc"),

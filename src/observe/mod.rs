@@ -8,6 +8,7 @@ mod first_output;
 mod histogram;
 pub mod imports;
 mod moments;
+mod network;
 pub mod paths;
 mod processes;
 mod regions;
@@ -22,6 +23,7 @@ pub use first_output::FirstOutput;
 pub use histogram::Histogram;
 pub use imports::Imports;
 pub use moments::{Moment, UnknownMoment};
+pub use network::{Kind, Network, NetworkKey, NetworkTally, family};
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
 pub use regions::{

@@ -89,6 +89,7 @@ impl Record {
             proc: None,
             imports: None,
             regions: None,
+            network: None,
             artifacts: None,
         }
     }
@@ -139,6 +140,7 @@ impl Record {
             proc: None,
             imports: None,
             regions: None,
+            network: None,
             artifacts: None,
         }
     }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::observe::{
-    By, Counts, CpuSampling, FirstOutput, Moment, Paths, Processes, RegionSpec, Regions, Setting,
-    SharedTimeline, Snapshot, Snapshots, Statuses, Waits, Which,
+    By, Counts, CpuSampling, FirstOutput, Moment, Network, Paths, Processes, RegionSpec, Regions,
+    Setting, SharedTimeline, Snapshot, Snapshots, Statuses, Waits, Which,
 };
 use crate::syscall::CallSet;
 use crate::tracer::{Cost, Observer, Traced};
@@ -12,6 +12,7 @@ use crate::tracer::{Cost, Observer, Traced};
 use super::build::Observed;
 use super::cpu::CpuSamples;
 use super::files::{Files, MappedFile};
+use super::network::NetworkRow;
 use super::proc::ProcSnapshot;
 use super::regions::Region;
 use super::types::{MemorySample, Platform, Process, Record, Run, Stdio};
@@ -88,6 +89,11 @@ impl Collect {
         if self.calls.is_all() {
             observers.push(&mut paths);
         }
+        let mut network = Network::new(timeline.clone());
+        let sees_network = Network::calls().intersection(&self.calls) == Network::calls();
+        if sees_network {
+            observers.push(&mut network);
+        }
         // Of a process that runs already what is mapped would not be told.
         let attached = !run.attached.is_empty();
         if !attached {
@@ -111,6 +117,8 @@ impl Collect {
         let wall = record.tree.as_ref().and_then(|tree| tree.wall_ns);
         record.regions = Region::all(&timeline.borrow(), &counts, wall);
         record.measurement.notes.extend(Region::notes(&timeline.borrow()));
+        record.network = sees_network.then(|| NetworkRow::all(&network, &timeline.borrow()));
+        record.measurement.notes.extend(out_of_reach(&record));
         record.outcome.first_output_ns = output
             .at
             .map(|at| at.saturating_sub(traced.started).saturating_sub(snapshots.spent_before(at)));
@@ -167,6 +175,13 @@ impl Record {
             libc_version: setting.libc_version.clone(),
         });
     }
+}
+
+/// What nobody sees who watches calls.
+fn out_of_reach(record: &Record) -> Option<String> {
+    let mut enters = record.syscalls.iter().flatten().filter(|row| row.name == "io_uring_enter");
+    let used = enters.any(|row| row.calls > row.error_count());
+    used.then(|| "io_uring was used: what it did is not in files, network and calls".to_owned())
 }
 
 /// Memory at each snapshot that was asked for, among what is known of it already.

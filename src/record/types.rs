@@ -12,6 +12,7 @@ use super::cpu::CpuSamples;
 use super::environment::Environment;
 use super::files::{Files, MappedFile};
 use super::imports::Imports;
+use super::network::NetworkRow;
 use super::proc::ProcSnapshot;
 use super::regions::Region;
 use super::time::TimeShare;
@@ -62,6 +63,10 @@ pub struct Record {
     /// Every file that was mapped executable, in order of first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<Vec<MappedFile>>,
+    /// Sockets that were made, and addresses that they were connected and bound to
+    /// and that was sent to; in order of first use. What io_uring did is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Vec<NetworkRow>>,
     /// Where CPU time went, by samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuSamples>,

@@ -16,6 +16,7 @@ mod files;
 mod footer;
 mod grid;
 mod imports;
+mod network;
 mod regions;
 mod show;
 mod table;
@@ -36,6 +37,7 @@ pub use files::{
 };
 pub use footer::footer;
 pub use imports::{imports, slowest_imports};
+pub use network::network;
 pub use regions::regions;
 pub use show::{processes, show, summary};
 pub use table::{TableOptions, count, groups, native_abi, table};

@@ -22,13 +22,21 @@ impl Memory {
     /// The path at an address: where it may have to be fetched from somebody who is
     /// stopped for us, it is waited for a while.
     pub fn path(self, address: u64) -> Option<Vec<u8>> {
-        let Self { tid, careful } = self;
-        read_string(tid, address, PATH_MAX, careful).or_else(|| {
-            if !careful {
+        self.patiently(address, || read_string(self.tid, address, PATH_MAX, self.careful))
+    }
+
+    /// The same of bytes: how many could be read.
+    pub fn read_patiently(self, address: u64, into: &mut [u8]) -> Option<usize> {
+        self.patiently(address, || self.read(address, into))
+    }
+
+    fn patiently<T>(self, address: u64, mut read: impl FnMut() -> Option<T>) -> Option<T> {
+        read().or_else(|| {
+            if !self.careful {
                 return None;
             }
-            patiently(move || bring_in(tid, address))?;
-            read_string(tid, address, PATH_MAX, careful)
+            patiently(move || bring_in(self.tid, address))?;
+            read()
         })
     }
 

@@ -37,7 +37,7 @@ pub fn marked(tracee: Memory, sys: Sys, args: &[u64; 6]) -> Option<(Mark, String
     paths.find_map(|(_, &address)| {
         // A path is a marker rarely: more than its first bytes is read if it looks so.
         let mut start = [0; BELOW.len() + WORD];
-        let read = tracee.read(address, &mut start)?;
+        let read = tracee.read_patiently(address, &mut start)?;
         if !start.get(..read)?.starts_with(BELOW) {
             return None;
         }

@@ -7,6 +7,7 @@ mod files_search;
 mod files_tree;
 mod footer;
 mod imports;
+mod regions;
 mod show;
 mod table;
 mod text;
@@ -144,6 +145,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         proc: None,
         imports: None,
         regions: None,
+        network: None,
         artifacts: None,
     }
 }
