@@ -45,6 +45,12 @@ pub struct Args {
     /// write to; common limits; signals, session and descriptors of nobody else
     #[arg(long, conflicts_with_all = ["pids", "detach_on_exit"])]
     fixed: bool,
+    /// With --fixed: so many processors; 0 for all
+    #[arg(long, value_name = "N", requires = "fixed", default_value = "1", hide = true)]
+    fixed_cpus: u32,
+    /// With --fixed: hold back threads by chance, others for each number
+    #[arg(long, value_name = "SEED", requires = "fixed", conflicts_with = "no_trace", hide = true)]
+    disturb: Option<u32>,
     /// Do not trace: the unperturbed run, without syscalls and processes
     #[arg(long, conflicts_with_all = ["expressions", "trace", "status", "successful_only",
         "failed_only", "split", "timeout", "detach_on_exit", "pids", "snapshot_at", "regions"])]
@@ -143,7 +149,10 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     let mut target = args.tracing.target()?;
     let output = args.output.unwrap_or(if args.fixed { Keep::Log } else { Keep::Tee });
     if let (Target::Command(command), true) = (&mut target, args.fixed) {
-        fix(command)?;
+        let mut place = Place::default();
+        place.cpus = Some(args.fixed_cpus).filter(|&n| n > 0);
+        place.disturb = args.disturb;
+        fix(command, place)?;
     }
     let mut run = target.run(args.label.clone());
     for tag in &args.tags {
@@ -229,11 +238,11 @@ pub fn main(args: &Args) -> Result<End, Failure> {
 
 /// Puts the command into a fixed place; of the environment it gets what leads to
 /// programs and to its user's files.
-fn fix(command: &mut Command) -> Result<(), Failure> {
+fn fix(command: &mut Command, place: Place) -> Result<(), Failure> {
     let passed = ["PATH", "HOME"].map(|name| (name.into(), std::env::var_os(name)));
     command.env.splice(..0, passed);
     command.env_clear = true;
-    command.place = Some(Place::default());
+    command.place = Some(place);
     let null = File::open("/dev/null")
         .map_err(|e| Failure::own(format_args!("cannot open /dev/null: {}", reason(&e))))?;
     command.stdin = Some(high(&null)?);

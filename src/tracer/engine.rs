@@ -3,6 +3,7 @@
 
 mod ask;
 mod change;
+mod disturb;
 mod drain;
 
 use std::collections::{HashMap, VecDeque};
@@ -44,6 +45,8 @@ pub struct Engine<'a, 'o> {
     strangers: bool,
     /// Reports that are still to be served.
     queue: VecDeque<Waited>,
+    /// Reports that are held back on purpose.
+    disturb: disturb::Disturb,
     /// Arguments to put back when a changed call returns.
     patched: HashMap<i32, change::Patch>,
     root_end: Option<(Ending, Nanos, Option<Usage>)>,
@@ -140,6 +143,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             syscall_info: options.syscall_info,
             strangers,
             queue: VecDeque::new(),
+            disturb: disturb::Disturb::default(),
             patched: HashMap::new(),
             root_end: None,
             before: HashMap::new(),
@@ -165,6 +169,11 @@ impl<'a, 'o> Engine<'a, 'o> {
     pub fn set_apart(&mut self) {
         self.apart = true;
         self.guard.set_apart();
+    }
+
+    /// Holds back stops by chance; see [`Place::disturb`](super::place::Place).
+    pub fn disturb(&mut self, seed: u32) {
+        self.disturb.begin(seed, now());
     }
 
     /// Follows the launcher's child, which was seized and asked to stop.
@@ -240,10 +249,28 @@ impl<'a, 'o> Engine<'a, 'o> {
                 return Ok(());
             }
             while let Some(waited) = self.queue.pop_front() {
+                // A thread that reports again was killed where it was held.
+                if let Some(before) = self.disturb.take(0, Some(waited.tid)) {
+                    self.serve(before);
+                }
+                match self.disturb.choose(waited.status, now()) {
+                    Some(time) if self.tasks.len() > 1 => self.hold_back(waited, time),
+                    _ => self.serve(waited),
+                }
+            }
+            while let Some(waited) = self.disturb.take(now(), None) {
                 self.serve(waited);
             }
         }
         Ok(())
+    }
+
+    /// Serves a report later, so that others go on before.
+    fn hold_back(&mut self, waited: Waited, time: Nanos) {
+        if !waited.taken {
+            self.take(waited.tid, waited.status);
+        }
+        self.disturb.hold(Waited { taken: true, ..waited }, time, now());
     }
 
     /// Serves one report.

@@ -28,12 +28,17 @@ pub struct Place {
     /// Processors that the command may use, of those that coldtrace may use the
     /// last ones; `None`: all of them.
     pub cpus: Option<u32>,
+    /// Disturb its order: where there are several threads, the tracer holds back
+    /// some at their calls for up to 16 ms, other ones for each number. A count that
+    /// hangs on who comes first differs in such a run from what it is otherwise. It
+    /// takes up to twice as long.
+    pub disturb: Option<u32>,
 }
 
 impl Default for Place {
     /// Without randomisation, on one processor.
     fn default() -> Self {
-        Self { aslr: false, cpus: Some(1) }
+        Self { aslr: false, cpus: Some(1), disturb: None }
     }
 }
 

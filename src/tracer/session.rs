@@ -119,8 +119,11 @@ pub fn trace(
     let launched = launch(command, filter.as_ref())?;
     let root = launched.pid;
     let mut engine = Engine::new(options, Some(root), strangers, state, observers);
-    if command.place.is_some() {
+    if let Some(place) = &command.place {
         engine.set_apart();
+        if let Some(seed) = place.disturb {
+            engine.disturb(seed);
+        }
     }
     let mut wanted = REPORTS;
     if !options.detach_on_exit {

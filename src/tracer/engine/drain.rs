@@ -20,7 +20,7 @@ impl Engine<'_, '_> {
         const LOOK_ANYWAY: u64 = 64;
         self.batches += 1;
         self.adopt_the_forsaken();
-        let held = self.tasks.held().next().is_some();
+        let held = self.tasks.held().next().is_some() || self.disturb.holds_any();
         self.mind_the_crowd();
         let alone = self.tasks.len() <= 1 && !held && !self.strangers;
         let drained = (|| {
@@ -97,7 +97,7 @@ impl Engine<'_, '_> {
     /// whole slices, and who sleeps is preferred when he wakes.
     fn be_patient(&mut self) {
         let begun = now();
-        if self.crowded {
+        if self.crowded || self.disturb.holds_any() {
             std::thread::sleep(Duration::from_micros(50));
         } else {
             std::thread::yield_now();
