@@ -48,6 +48,7 @@ fn case(name: &str, verdicts: Vec<Verdict>) -> CaseReport {
         calls: Some(200),
         wall_ns: Some(1_234_567_890),
         runs: 1,
+        record: None,
         verdicts,
         warnings: Vec::new(),
         problem: None,
@@ -119,6 +120,7 @@ fn hostile() -> Report {
     let mut first = case(HOSTILE, vec![bad, advice, verdict("ok", State::Passed)]);
     first.verdicts.push(verdict("open", State::Unjudged));
     first.platform = Some(HOSTILE.into());
+    first.record = Some(HOSTILE.into());
     first.accept = format!("coldtrace check --update -- {HOSTILE}");
     first.warnings = [WarningKind::Unused, WarningKind::Improved, WarningKind::Once]
         .into_iter()

@@ -64,6 +64,7 @@ mod tests {
             calls: None,
             wall_ns: None,
             runs: 1,
+            record: None,
             verdicts: vec![verdict("new"), verdict("counts"), verdict("gone")],
             warnings: Vec::new(),
             problem: None,

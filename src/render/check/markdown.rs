@@ -64,6 +64,9 @@ fn section(case: &CaseReport, strict: bool) -> Option<String> {
             let _ = write!(out, "\nIts standard error ended with:\n\n{}", block("", &said));
         }
     }
+    if let Some(record) = &case.record {
+        let _ = write!(out, "\nRecord: {}\n", code(&words::line(record)));
+    }
     if !failed.is_empty() {
         rules(&mut out, &failed, strict);
         causes(&mut out, &failed);

@@ -98,7 +98,7 @@ pub fn warning(warning: &Warning) -> String {
     }
 }
 
-/// Why a rule failed, in lines: its reason, causes, numbers, how to accept.
+/// Why a rule failed, in lines: its reason, causes, numbers, the run, how to accept.
 pub fn explained(case: &CaseReport, verdict: &Verdict) -> Vec<String> {
     let mut lines: Vec<String> =
         verdict.reason.iter().map(|reason| line(&format!("reason: {reason}"))).collect();
@@ -109,6 +109,7 @@ pub fn explained(case: &CaseReport, verdict: &Verdict) -> Vec<String> {
     some(verdict.changes.iter(), &mut lines, "numbers", |change| {
         format!("{}: {} -> {} ({:+})", call(change), change.before, change.now, change.delta())
     });
+    lines.extend(case.record.iter().map(|record| line(&format!("record: {record}"))));
     if !case.accept.is_empty() {
         lines.push(format!("accept with: {}", escape(&case.accept)));
     }
