@@ -82,11 +82,11 @@ impl Checker {
         Ok(Self { normalise: normalise.clone(), directory: directory.to_owned(), scratch })
     }
 
-    /// Runs the case once, what prepares it before.
+    /// Runs the case once, what prepares it before. `disturb`: as [`Place`] has it.
     ///
     /// # Errors
     /// When it was not run; that it ends otherwise than stated is none.
-    pub fn run(&self, case: &Case) -> Result<CaseRun, CaseError> {
+    pub fn run(&self, case: &Case, disturb: Option<u32>) -> Result<CaseRun, CaseError> {
         let temporary = self.scratch.path().join("tmp");
         let _ = fs::remove_dir_all(&temporary);
         fs::create_dir(&temporary).map_err(failed("make", &temporary))?;
@@ -111,6 +111,7 @@ impl Checker {
             command.stdin = Some(high(&file)?);
         }
         let mut place = Place::default();
+        place.disturb = disturb;
         place.aslr = case.aslr == Switch::On;
         place.cpus = match case.cpus {
             Cpus::Some(n) => Some(n as u32),

@@ -26,7 +26,7 @@ pub use judge::{Judged, judge};
 pub use learn::{Seen, learn, passing};
 pub use lines::locate;
 pub use normalise::{Normalise, Normaliser};
-pub use profile::{NOTE, seccomp_profile};
+pub use profile::{NOTE as SECCOMP_NOTE, seccomp_profile};
 pub use report::*;
 pub use rule::{Access, Calls, Demand, Level, Metric, Pattern, Rule};
 pub use shape::{Count, Counts, Executed, NetUse, PathUse, Shape};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use coldtrace::check::{
-    Baseline, Case, CaseReport, Judged, Problem, ProblemKind, REPORT_SCHEMA, Report, State,
+    Baseline, Case, CaseReport, Judged, Problem, ProblemKind, REPORT_SCHEMA, Report, Shape, State,
     Warning, WarningKind, judge, locate, self_test as missed_by,
 };
 use coldtrace::record::read;
@@ -13,14 +13,24 @@ use coldtrace::{CaseRun, Checker};
 
 use super::{Args, COMMAND, End, Failure, NO_FACTS, Opened, Output, USAGE, failure};
 
-/// Judges all cases.
+/// Runs and judges.
+struct Judging<'a> {
+    args: &'a Args,
+    held: &'a Held,
+    opened: &'a Opened,
+    checker: Checker,
+    /// What was seen in each run.
+    shapes: Vec<Shape>,
+}
+
+/// Judges all cases; gives what their runs looked like, too.
 pub fn judge_all(
     args: &Args,
     held: &Held,
     opened: &Opened,
     cases: &[Case],
-) -> Result<Report, Failure> {
-    let checker = super::checker(opened)?;
+) -> Result<(Report, Vec<Shape>), Failure> {
+    let mut judging = Judging::new(args, held, opened)?;
     let mut report = Report {
         schema: REPORT_SCHEMA,
         baseline: opened.name.clone(),
@@ -28,6 +38,70 @@ pub fn judge_all(
         cases: Vec::new(),
     };
     for case in cases_of(args, cases)? {
+        report.cases.push(judging.case(case)?);
+    }
+    locate(&mut report, &opened.text);
+    Ok((report, judging.shapes))
+}
+
+/// Of a saved run one case only can be judged.
+fn cases_of<'a>(args: &Args, cases: &'a [Case]) -> Result<&'a [Case], Failure> {
+    if args.saved.is_some() && cases.len() != 1 {
+        let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        let what = format!("-r: whose run is it? --case is one of {}", names.join(", "));
+        return Err(failure(USAGE, what));
+    }
+    Ok(cases)
+}
+
+impl<'a> Judging<'a> {
+    fn new(args: &'a Args, held: &'a Held, opened: &'a Opened) -> Result<Self, Failure> {
+        Ok(Self { args, held, opened, checker: super::checker(opened)?, shapes: Vec::new() })
+    }
+
+    /// Runs a case, or takes the saved run; says what kept it from being run.
+    fn ran(
+        &self,
+        case: &Case,
+        kept: &mut Option<String>,
+    ) -> Result<Result<CaseRun, Problem>, Failure> {
+        let Some(run) = &self.args.saved else {
+            return match super::run_case(&self.checker, case, None, self.held)? {
+                Ok(mut run) => {
+                    if let Some(runs) = &self.args.keep {
+                        let path =
+                            self.checker.keep(&mut run, runs).map_err(|e| failure(USAGE, e))?;
+                        *kept = Some(path.display().to_string());
+                    }
+                    Ok(Ok(run))
+                }
+                Err(error) => {
+                    let (text, stderr) = (super::not_run(case, &error)?, Vec::new());
+                    let hint = Some("check its command and its env in the baseline".into());
+                    Ok(Err(Problem { kind: ProblemKind::Command, text, hint, stderr }))
+                }
+            };
+        };
+        let saved = read(run, &self.args.runs).map_err(|e| failure(USAGE, e))?;
+        if saved.syscalls.is_none() || saved.measurement.trace.is_some() || saved.files.is_none() {
+            let what = format!("{run} was taken without tracing, or of some calls only");
+            return Err(failure(USAGE, what));
+        }
+        let saved = self.checker.judge_saved(saved, &case.exit);
+        Ok(match other_place(case, &saved) {
+            Some(text) => Err(Problem {
+                kind: ProblemKind::Facts,
+                text,
+                hint: Some(
+                    "take it with `coldtrace run --fixed`, or let check run the command".into(),
+                ),
+                stderr: Vec::new(),
+            }),
+            None => Ok(saved),
+        })
+    }
+
+    fn case(&mut self, case: &Case) -> Result<CaseReport, Failure> {
         let mut found = CaseReport {
             case: case.name.clone(),
             command: case.command.clone(),
@@ -41,63 +115,37 @@ pub fn judge_all(
             verdicts: Vec::new(),
             warnings: Vec::new(),
             problem: None,
-            accept: super::accept(args, opened, case),
+            accept: super::accept(self.args, self.opened, case),
         };
-        one(args, opened, (&checker, held), case, &mut found)?;
-        report.cases.push(found);
-    }
-    locate(&mut report, &opened.text);
-    Ok(report)
-}
-
-/// Of a saved run one case only can be judged.
-fn cases_of<'a>(args: &Args, cases: &'a [Case]) -> Result<&'a [Case], Failure> {
-    if args.saved.is_some() && cases.len() != 1 {
-        let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-        let what = format!("-r: whose run is it? --case is one of {}", names.join(", "));
-        return Err(failure(USAGE, what));
-    }
-    Ok(cases)
-}
-
-/// Runs a case, or takes the saved run; says what kept it from being run.
-fn ran(
-    args: &Args,
-    (checker, held): (&Checker, &Held),
-    case: &Case,
-    record: &mut Option<String>,
-) -> Result<Result<CaseRun, Problem>, Failure> {
-    let Some(run) = &args.saved else {
-        return match super::run_case(checker, case, held)? {
-            Ok(mut run) => {
-                if let Some(runs) = &args.keep {
-                    let kept = checker.keep(&mut run, runs).map_err(|e| failure(USAGE, e))?;
-                    *record = Some(kept.display().to_string());
-                }
-                Ok(Ok(run))
-            }
-            Err(error) => {
-                let (text, stderr) = (super::not_run(case, &error)?, Vec::new());
-                let hint = Some("check its command and its env in the baseline".into());
-                Ok(Err(Problem { kind: ProblemKind::Command, text, hint, stderr }))
+        let baseline = &self.opened.baseline;
+        let run = match self.ran(case, &mut found.record)? {
+            Ok(run) => run,
+            Err(problem) => {
+                found.problem = Some(problem);
+                return Ok(found);
             }
         };
-    };
-    let saved = read(run, &args.runs).map_err(|e| failure(USAGE, e))?;
-    if saved.syscalls.is_none() || saved.measurement.trace.is_some() || saved.files.is_none() {
-        let what = format!("{run} was taken without tracing, or of some calls only");
-        return Err(failure(USAGE, what));
+        describe(case, &run, &mut found);
+        if found.problem.is_some() {
+            return Ok(found);
+        }
+        let mut judged = judge(baseline, case, &run.shape);
+        // What a first run leaves behind is no change of the program, and recording
+        // does not use it either: what fails must fail again.
+        if self.args.saved.is_none() && judged.verdicts.iter().any(|v| is_relative(baseline, v)) {
+            if let Ok(again) = self.ran(case, &mut found.record)?
+                && again.ended.is_none()
+            {
+                describe(case, &again, &mut found);
+                let second = judge(baseline, case, &again.shape);
+                judged = confirmed(baseline, judged, second, &run, &again);
+                self.shapes.push(again.shape);
+            }
+        }
+        self.shapes.push(run.shape);
+        finish(&mut found, judged, case);
+        Ok(found)
     }
-    let saved = checker.judge_saved(saved, &case.exit);
-    Ok(match other_place(case, &saved) {
-        Some(text) => Err(Problem {
-            kind: ProblemKind::Facts,
-            text,
-            hint: Some("take it with `coldtrace run --fixed`, or let check run the command".into()),
-            stderr: Vec::new(),
-        }),
-        None => Ok(saved),
-    })
 }
 
 /// Why the place of a saved run is not that of the recorded ones.
@@ -117,40 +165,6 @@ fn other_place(case: &Case, saved: &CaseRun) -> Option<String> {
     Some(format!(
         "{name} was another kind ({found}) than recorded ({wanted}): its calls are others"
     ))
-}
-
-fn one(
-    args: &Args,
-    opened: &Opened,
-    checker: (&Checker, &Held),
-    case: &Case,
-    found: &mut CaseReport,
-) -> Result<(), Failure> {
-    let baseline = &opened.baseline;
-    let run = match ran(args, checker, case, &mut found.record)? {
-        Ok(run) => run,
-        Err(problem) => {
-            found.problem = Some(problem);
-            return Ok(());
-        }
-    };
-    describe(case, &run, found);
-    if found.problem.is_some() {
-        return Ok(());
-    }
-    let mut judged = judge(baseline, case, &run.shape);
-    // What a first run leaves behind is no change of the program, and recording
-    // does not use it either: what fails must fail again.
-    if args.saved.is_none() && judged.verdicts.iter().any(|v| is_relative(baseline, v)) {
-        let Ok(again) = ran(args, checker, case, &mut found.record)? else {
-            return finish(found, judged, case);
-        };
-        if again.ended.is_none() {
-            describe(case, &again, found);
-            judged = confirmed(baseline, judged, judge(baseline, case, &again.shape), &run, &again);
-        }
-    }
-    finish(found, judged, case)
 }
 
 /// Whether a rule failed that compares with what was recorded.
@@ -198,9 +212,8 @@ fn confirmed(
 
 /// What the first run wrote and the next did not.
 pub fn wrote_first<'a>(run: &'a CaseRun, again: &CaseRun) -> Vec<&'a str> {
-    let wrote = |shape: &coldtrace::check::Shape, path: &String| {
-        shape.paths.get(path).is_some_and(|used| used.written)
-    };
+    let wrote =
+        |shape: &Shape, path: &String| shape.paths.get(path).is_some_and(|used| used.written);
     let all = run.shape.paths.iter().filter(|(_, used)| used.written);
     all.map(|(path, _)| path)
         .filter(|path| !wrote(&again.shape, path))
@@ -236,8 +249,7 @@ fn describe(case: &Case, run: &CaseRun, found: &mut CaseReport) {
     }
 }
 
-#[allow(clippy::unnecessary_wraps)] // The last thing that `one` does.
-fn finish(found: &mut CaseReport, judged: Judged, case: &Case) -> Result<(), Failure> {
+fn finish(found: &mut CaseReport, judged: Judged, case: &Case) {
     let unjudged = judged.verdicts.iter().any(|v| v.state == State::Unjudged);
     if unjudged {
         let platform = found.platform.as_deref().unwrap_or("an unknown platform");
@@ -255,7 +267,6 @@ fn finish(found: &mut CaseReport, judged: Judged, case: &Case) -> Result<(), Fai
     }
     found.verdicts = judged.verdicts;
     found.warnings.extend(judged.warnings);
-    Ok(())
 }
 
 /// `--self-test`.
@@ -266,10 +277,10 @@ pub fn self_test(
     cases: &[Case],
     output: &mut Output,
 ) -> Result<End, Failure> {
-    let checker = super::checker(opened)?;
+    let judging = Judging::new(args, held, opened)?;
     let mut out = String::new();
     for case in cases_of(args, cases)? {
-        let run = match ran(args, (&checker, held), case, &mut None)? {
+        let run = match judging.ran(case, &mut None)? {
             Ok(run) => run,
             Err(problem) => {
                 let status = match problem.kind {

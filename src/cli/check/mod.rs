@@ -5,7 +5,9 @@ mod recording;
 
 use std::path::{Path, PathBuf};
 
-use coldtrace::check::{Baseline, Case, Report, explain};
+use coldtrace::check::{
+    Baseline, Case, Facts, Report, SECCOMP_NOTE, Shape, explain, seccomp_profile,
+};
 use coldtrace::observe::duration;
 use coldtrace::render::{self, command_line, quote};
 use coldtrace::tracer::{Error, Held, reason};
@@ -72,6 +74,10 @@ pub struct Args {
     /// Write the same in another format to a file; may be given more than once
     #[arg(long = "report", value_name = "FORMAT=FILE", value_parser = report_file)]
     reports: Vec<(Format, PathBuf)>,
+    /// Write a seccomp profile for containers (Docker's format, and OCI's) that allows
+    /// the calls that were recorded and those of this run, and no others
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["update", "explain", "self_test"])]
+    seccomp_profile: Option<PathBuf>,
     /// Write the report there instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -165,7 +171,10 @@ fn run(args: &Args, held: &Held) -> Result<End, Failure> {
     if args.self_test {
         return judging::self_test(args, held, &opened, &cases, &mut output);
     }
-    let report = judging::judge_all(args, held, &opened, &cases)?;
+    let (report, shapes) = judging::judge_all(args, held, &opened, &cases)?;
+    if let Some(file) = &args.seccomp_profile {
+        profile(file, &cases, &shapes)?;
+    }
     output.write(&args.format.write(&report, output.width()))?;
     for (format, file) in &args.reports {
         let text = format.write(&report, render::DEFAULT_WIDTH);
@@ -173,6 +182,23 @@ fn run(args: &Args, held: &Held) -> Result<End, Failure> {
         output.write(&text)?;
     }
     Ok(End::Status(report.status()))
+}
+
+/// Writes the profile of what was seen, and says what it cannot know.
+fn profile(file: &PathBuf, cases: &[Case], shapes: &[Shape]) -> Result<(), Failure> {
+    let Some(platform) = shapes.iter().find_map(|shape| shape.platform.as_deref()) else {
+        return Err(failure(COMMAND, "no profile was written: nothing ran"));
+    };
+    let here = |case: &Case, shape: &Shape| {
+        shape.platform.as_ref().and_then(|platform| case.facts.get(platform)).cloned()
+    };
+    let facts: Vec<Facts> =
+        cases.iter().flat_map(|case| shapes.iter().filter_map(|shape| here(case, shape))).collect();
+    let profile = seccomp_profile(platform, shapes, &facts);
+    let text = serde_json::to_string_pretty(&profile).unwrap_or_default();
+    Output::open(Some(file))?.write(&format!("{text}\n"))?;
+    say(&format!("{}: {SECCOMP_NOTE}", file.display()));
+    Ok(())
 }
 
 /// Reads the baseline; `None` where there is none.
@@ -257,9 +283,10 @@ fn accept(args: &Args, opened: &Opened, case: &Case) -> String {
 fn run_case(
     checker: &Checker,
     case: &Case,
+    disturb: Option<u32>,
     held: &Held,
 ) -> Result<Result<CaseRun, CaseError>, Failure> {
-    let run = checker.run(case);
+    let run = checker.run(case, disturb);
     match held.signal() {
         Some(_) => Err(failure(USAGE, "interrupted")),
         None => Ok(run),

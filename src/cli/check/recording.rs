@@ -117,10 +117,12 @@ fn record(
     case: &Case,
 ) -> Result<Recorded, Failure> {
     let name = &opened.name;
-    let first = run(checker, case)?;
+    let first = run(checker, case, None)?;
     let mut runs: Vec<Shape> = Vec::new();
     for i in 0..args.repeat {
-        let next = run(checker, case)?;
+        // What hangs on which thread comes first is to be seen to vary.
+        let disturb = (i % 2 == 1).then_some(i);
+        let next = run(checker, case, disturb)?;
         if i == 0 {
             first_run(name, case, &first, &next);
             let notes = next.record.measurement.notes.iter();
@@ -152,8 +154,12 @@ fn record(
     Ok(Recorded { platform, facts, seen })
 }
 
-fn run((checker, held): (&Checker, &Held), case: &Case) -> Result<CaseRun, Failure> {
-    let run = match super::run_case(checker, case, held)? {
+fn run(
+    (checker, held): (&Checker, &Held),
+    case: &Case,
+    disturb: Option<u32>,
+) -> Result<CaseRun, Failure> {
+    let run = match super::run_case(checker, case, disturb, held)? {
         Ok(run) => run,
         Err(error) => {
             let what = super::not_run(case, &error)?;
