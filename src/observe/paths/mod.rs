@@ -28,7 +28,7 @@ use crate::tracer::{
 
 pub use brought::{Brought, By};
 pub use mapped::{Mapped, MappedEntry};
-pub use named::{Memory, pair};
+pub use named::{Memory, forget_path, pair};
 pub use opened::{opened, opening};
 pub use place::Marks;
 pub use rows::{More, Row, Touch};
