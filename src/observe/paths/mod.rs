@@ -29,7 +29,7 @@ use crate::tracer::{
 pub use brought::{Brought, By};
 pub(super) use mapped::executable;
 pub use mapped::{Mapped, MappedEntry};
-pub use named::{Memory, pair};
+pub use named::{Memory, forget_path, pair};
 pub use opened::{opened, opening};
 pub use place::Marks;
 pub use rows::{More, Row, Touch};

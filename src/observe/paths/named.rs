@@ -1,6 +1,8 @@
 //! What a call names: the paths that its arguments point at and the descriptors
 //! that they are, as they are when it enters.
 
+use std::cell::RefCell;
+
 use crate::syscall::{Abi, Role, Sys};
 use crate::tracer::memory::{self, PATH_MAX, read_string};
 use crate::tracer::{Nanos, ThreadId, patiently};
@@ -18,10 +20,38 @@ pub struct Memory {
     pub careful: bool,
 }
 
+thread_local! {
+    /// A path of the entry that collectors are being told of, by thread and address:
+    /// to read it is most of what the first of them costs, and the next wants it too.
+    static READ: RefCell<Option<(i32, u64, Vec<u8>)>> = const { RefCell::new(None) };
+}
+
+/// The entry has been told of: memory may change now.
+pub fn forget_path() {
+    READ.with_borrow_mut(|read| *read = None);
+}
+
 impl Memory {
+    /// The [path](Self::path) at an address if it is one of these; else it is kept for
+    /// the next who asks, until it is [forgotten](forget_path).
+    pub fn path_if(self, address: u64, is: impl FnOnce(&[u8]) -> bool) -> Option<Vec<u8>> {
+        let path = self.path(address)?;
+        if is(&path) {
+            return Some(path);
+        }
+        READ.with_borrow_mut(|read| *read = Some((self.tid, address, path)));
+        None
+    }
+
     /// The path at an address: where it may have to be fetched from somebody who is
     /// stopped for us, it is waited for a while.
     pub fn path(self, address: u64) -> Option<Vec<u8>> {
+        let read = READ.with_borrow_mut(|read| {
+            read.take_if(|(tid, at, _)| (*tid, *at) == (self.tid, address)).map(|(.., path)| path)
+        });
+        if read.is_some() {
+            return read;
+        }
         self.patiently(address, || read_string(self.tid, address, PATH_MAX, self.careful))
     }
 

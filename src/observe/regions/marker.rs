@@ -5,8 +5,6 @@ use crate::syscall::{Abi, CallSet, Role, Sys};
 
 /// Where no file is looked for in earnest.
 const BELOW: &[u8] = b"/coldtrace/";
-/// The longest of the words, with its slash.
-const WORD: usize = b"begin/".len();
 
 /// What is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,15 +31,10 @@ pub fn naming() -> CallSet {
 /// What the call of a stopped thread marks, and the name.
 pub fn marked(tracee: Memory, sys: Sys, args: &[u64; 6]) -> Option<(Mark, String)> {
     let roles = sys.info()?.args.into_iter().zip(args);
-    let mut paths = roles.filter(|(role, _)| *role == Role::Path);
+    let mut paths = roles.filter(|(role, at)| *role == Role::Path && **at != 0);
     paths.find_map(|(_, &address)| {
-        // A path is a marker rarely: more than its first bytes is read if it looks so.
-        let mut start = [0; BELOW.len() + WORD];
-        let read = tracee.read_patiently(address, &mut start)?;
-        if !start.get(..read)?.starts_with(BELOW) {
-            return None;
-        }
-        let (mark, name) = parse(&tracee.path(address)?)?;
+        let path = tracee.path_if(address, |path| path.starts_with(BELOW))?;
+        let (mark, name) = parse(&path)?;
         Some((mark, String::from_utf8_lossy(&name).into_owned()))
     })
 }

@@ -3,7 +3,8 @@
 //!
 //! A call that marks is harmless and needs no library: it names the path
 //! /coldtrace/begin/NAME, /coldtrace/end/NAME or /coldtrace/mark/NAME, by stat as a
-//! rule. It is taken away from the collectors, as if it had not been made.
+//! rule. It is taken away from the collectors, as if it had not been made. (`count`
+//! and `files` know of no regions: to them it is a call as any other.)
 
 mod marker;
 mod timeline;
@@ -16,7 +17,7 @@ use crate::syscall::{CallSet, Sys};
 use crate::tracer::{Call, Event, Nanos, Observer, ThreadId};
 
 use super::moments::{Moment, UnknownMoment, What};
-use super::paths::{Memory, makes_careful, opened, opening};
+use super::paths::{Memory, forget_path, makes_careful, opened, opening};
 
 pub use marker::naming;
 pub use timeline::{OpenRegions, RegionTimes, Timeline};
@@ -358,6 +359,9 @@ impl Observer for Regions<'_> {
             if !matches!(event, Event::Entered { sys, .. } if !needs.contains(*sys)) {
                 other.event(event);
             }
+        }
+        if matches!(event, Event::Entered { .. }) {
+            forget_path();
         }
     }
 }
