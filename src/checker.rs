@@ -92,7 +92,7 @@ impl Checker {
         fs::create_dir(&temporary).map_err(failed("make", &temporary))?;
         let cwd = self.cwd(case)?;
         let env = environment(case, &temporary);
-        self.prepare(case, &cwd, &env)?;
+        prepare(case, &cwd, &env)?;
         let output = |name: &str| {
             let path = self.scratch.path().join(name);
             let mut options = File::options();
@@ -110,14 +110,11 @@ impl Checker {
             let file = File::open(&path).map_err(failed("read", &path))?;
             command.stdin = Some(high(&file)?);
         }
-        let mut place = Place::default();
-        place.disturb = disturb;
-        place.aslr = case.aslr == Switch::On;
-        place.cpus = match case.cpus {
+        let cpus = match case.cpus {
             Cpus::Some(n) => Some(n as u32),
             Cpus::All => None,
         };
-        command.place = Some(place);
+        command.place = Some(Place { aslr: case.aslr == Switch::On, cpus, disturb });
         let (record, found) = traced(case, &command)?;
         let normaliser = self.normaliser(&cwd, &found);
         let shape = Shape::of(&record, normaliser);
@@ -173,37 +170,6 @@ impl Checker {
         path.canonicalize().map_err(failed("go to", &path))
     }
 
-    fn prepare(
-        &self,
-        case: &Case,
-        cwd: &Path,
-        env: &[(OsString, Option<OsString>)],
-    ) -> Result<(), CaseError> {
-        let Some(text) = &case.prepare else { return Ok(()) };
-        let mut shell = std::process::Command::new("/bin/sh");
-        shell.arg("-c").arg(text).current_dir(cwd).stdin(std::process::Stdio::null());
-        if case.env.clear {
-            shell.env_clear();
-        }
-        for (name, value) in env {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        let command = text.clone();
-        let how = match shell.output() {
-            Ok(output) if output.status.success() => return Ok(()),
-            Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                let last = said.lines().last().map(|line| format!(" ({line})"));
-                format!("failed: {}{}", output.status, last.unwrap_or_default())
-            }
-            Err(e) => format!("could not be run: {}", reason(&e)),
-        };
-        Err(CaseError::Prepare { command, how })
-    }
-
     fn normaliser(&self, cwd: &Path, found: &[OsString]) -> Normaliser {
         let variable = |name: &str| {
             if name == "PWD" {
@@ -219,13 +185,38 @@ impl Checker {
     }
 }
 
+/// Runs what comes before a run.
+fn prepare(case: &Case, cwd: &Path, env: &[(OsString, Option<OsString>)]) -> Result<(), CaseError> {
+    let Some(text) = &case.prepare else { return Ok(()) };
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.arg("-c").arg(text).current_dir(cwd).stdin(std::process::Stdio::null());
+    if case.env.clear {
+        shell.env_clear();
+    }
+    for (name, value) in env {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let command = text.clone();
+    let how = match shell.output() {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.lines().last().map(|line| format!(" ({line})"));
+            format!("failed: {}{}", output.status, last.unwrap_or_default())
+        }
+        Err(e) => format!("could not be run: {}", reason(&e)),
+    };
+    Err(CaseError::Prepare { command, how })
+}
+
 /// The record of one run, and the environment that the command found.
 fn traced(case: &Case, command: &Command) -> Result<(Record, Vec<OsString>), CaseError> {
     let found = command.environment();
     let options = Options { timeout: case.timeout, ..Options::default() };
-    let mut collect = Collect::default();
-    collect.snapshots = Which::Off;
-    collect.cpu_samples = None;
+    let mut collect = Collect { snapshots: Which::Off, cpu_samples: None, ..Collect::default() };
     for (name, region) in &case.regions {
         // The baseline was validated.
         let moment = |event: &String| Moment::parse(event).ok();

@@ -3,13 +3,21 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::board::child_running;
 use support::fixture::{Program, built};
 use support::process::{Finished, finish, start};
 use support::{Scratch, coldtrace, find_program, nobody};
+
+fn put(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+    fs::write(path, text).expect("a file that can be written");
+}
+
+fn text_of(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).expect("a file that can be read")
+}
 
 /// A directory with a baseline and a program that does as `mode` in it says.
 struct Place {
@@ -26,7 +34,7 @@ impl Place {
 
     /// What the program is to do from now on; as many bytes each time.
     fn mode(&self, word: &str) {
-        fs::write(self.path("mode"), format!("{word:<12}")).unwrap();
+        put(self.path("mode"), format!("{word:<12}"));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -49,12 +57,12 @@ impl Place {
         let mut command = self.check(&["--update", "--"]);
         finish(command.arg(&self.program.path)).assert_code(0);
         let path = self.path("coldtrace.toml");
-        let text = fs::read_to_string(&path).unwrap();
-        fs::write(path, format!("{text}\n{more}")).unwrap();
+        let text = text_of(&path);
+        put(path, format!("{text}\n{more}"));
     }
 
     fn baseline(&self) -> String {
-        fs::read_to_string(self.path("coldtrace.toml")).unwrap()
+        text_of(self.path("coldtrace.toml"))
     }
 }
 
@@ -65,7 +73,7 @@ fn changes_are_caught_and_their_cause_is_named() {
     let Some(place) = Place::new("check-seeded") else { return };
     place.record("");
     place.run(&[]).assert_code(0);
-    let program = place.program.path.file_name().unwrap().to_string_lossy().into_owned();
+    let program = "check-app";
     for (mode, cause) in [
         ("stat", "{cwd}/extra: 1 stat, ENOENT".to_owned()),
         ("library", "/libm.so.6".to_owned()),
@@ -190,15 +198,15 @@ fn a_first_run_that_leaves_something_behind_is_no_change() {
     recorded.assert_code(0);
     assert!(recorded.err().contains("it wrote {cwd}/cache"), "{recorded}");
     // A fresh machine: what the first run makes is not there.
-    fs::remove_file(place.path("cache")).unwrap();
+    fs::remove_file(place.path("cache")).expect("it was there");
     let finished = place.run(&[]);
     finished.assert_code(0);
     assert!(finished.out().contains("first of 2 runs only; that one"), "{finished}");
-    fs::remove_file(place.path("cache")).unwrap();
+    fs::remove_file(place.path("cache")).expect("it was there");
     place.run(&["--strict"]).assert_code(1);
     // Removed each time, it is made each time.
     let text = place.baseline().replace("env = ", "prepare = \"rm -f cache\"\nenv = ");
-    fs::write(place.path("coldtrace.toml"), text).unwrap();
+    put(place.path("coldtrace.toml"), text);
     place.run(&[]).assert_code(1);
     place.run(&["--update"]).assert_code(0);
     let finished = place.run(&["--strict"]);
@@ -211,7 +219,7 @@ fn what_is_forbidden_is_caught_though_only_the_first_run_does_it() {
     place.mode("write");
     place.record("[[rule]]\nid = \"no-cache\"\npath = \"{cwd}/cache\"\naccess = \"write\"\n");
     place.run(&[]).assert_code(0);
-    fs::remove_file(place.path("cache")).unwrap();
+    fs::remove_file(place.path("cache")).expect("it was there");
     let finished = place.run(&[]);
     finished.assert_code(1);
     assert!(finished.out().contains("no-cache {cwd}/cache: "), "{finished}");
@@ -232,34 +240,34 @@ fn each_way_to_be_broken_has_its_status_and_one_line_that_helps() {
     told(&["--", "true"], 4, "no baseline", "coldtrace check --update -- true");
     told(&["--update"], 4, "no baseline", "record one");
     told(&["--baseline", "/"], 2, "cannot read /", "directory");
-    fs::write(&file, "schema = 1\n[[cases]]\n").unwrap();
+    put(&file, "schema = 1\n[[cases]]\n");
     told(&[], 2, "coldtrace.toml:2: unknown field `cases`", "expected one of");
-    fs::write(&file, "schema = ").unwrap();
+    put(&file, "schema = ");
     told(&[], 2, "coldtrace.toml:1: ", "");
-    fs::write(&file, "schema = 9\n").unwrap();
+    put(&file, "schema = 9\n");
     told(&[], 2, "schema = 9", "this coldtrace reads 1");
-    fs::write(&file, "schema = 1\n").unwrap();
+    put(&file, "schema = 1\n");
     told(&[], 4, "has no case", "--update -- COMMAND...");
     let case = "schema = 1\n[[case]]\nname = \"a\"\ncommand = [\"/nonexistent/app\"]\n";
-    fs::write(&file, case).unwrap();
+    put(&file, case);
     told(&[], 5, "cannot run /nonexistent/app: not found", "check its command");
     told(&["--update"], 5, "cannot run /nonexistent/app: not found", "");
-    assert_eq!(fs::read_to_string(&file).unwrap(), case);
+    assert_eq!(text_of(&file), case);
     told(&["--case", "b"], 2, "--case b: coldtrace.toml has no such case; it has a", "");
     told(&["--", "true"], 4, "has no case with this command", "--update -- true");
     told(&["--nonsense"], 2, "--nonsense", "");
-    fs::remove_file(&file).unwrap();
+    fs::remove_file(&file).expect("it was there");
     place.record("");
     place.mode("exit");
     told(&[], 5, "it exited 3, and was to exit 0", "write exit = ...");
     told(&["--update"], 5, "it exited 3", "");
     place.mode("");
     let text = place.baseline().replace("x86_64 linux glibc", "riscv64 linux glibc");
-    fs::write(&file, text).unwrap();
+    put(&file, text);
     told(&[], 4, "no facts for x86_64 linux glibc: recorded are riscv64 linux glibc", "--update");
     // Rules that need none are judged all the same.
     let text = place.baseline() + "[[rule]]\nid = \"few\"\nmetric = \"calls\"\nmax = 10\n";
-    fs::write(&file, text).unwrap();
+    put(&file, text);
     told(&[], 1, "few", "calls: more than 10");
     // And what was recorded here stands beside the other.
     told(&["--update"], 0, "", "");
@@ -292,7 +300,7 @@ fn a_saved_run_is_judged_if_it_ran_in_such_a_place() {
     // What check keeps can be judged again.
     place.run(&["--keep", "kept"]).assert_code(1);
     place.run(&["-r", "kept/latest"]).assert_code(1);
-    let log = fs::read_to_string(place.path("kept/latest/stdout.log")).unwrap();
+    let log = text_of(place.path("kept/latest/stdout.log"));
     assert_eq!(log, "done\n");
 }
 
@@ -309,7 +317,7 @@ fn one_call_more_fails_at_every_exact_entry() {
     let text =
         place.baseline().replace("getuid = { calls = 100 }", "getuid = { calls = [90, 110] }");
     let text = text.replace("getppid = { calls = 1 }", "getppid = \"varies\"");
-    fs::write(place.path("coldtrace.toml"), text).unwrap();
+    put(place.path("coldtrace.toml"), text);
     let finished = place.run(&["--self-test"]);
     let missed: Vec<String> =
         finished.out().lines().skip(1).map(|line| line.trim().to_owned()).collect();
@@ -342,13 +350,13 @@ fn several_programs_are_told_apart() {
         return;
     }
     let script = "ls . > /dev/null; cat list | sort | head -n 1";
-    fs::write(place.path("list"), "b\na\n").unwrap();
+    put(place.path("list"), "b\na\n");
     place.run(&["--update", "--", "sh", "-c", script]).assert_code(0);
     for _ in 0..3 {
         place.run(&[]).assert_code(0);
     }
     // One program reads more: it is that one which is named.
-    fs::write(place.path("list"), "b\na\n".repeat(40_000)).unwrap();
+    put(place.path("list"), "b\na\n".repeat(40_000));
     let finished = place.run(&[]);
     finished.assert_code(1);
     assert!(finished.out().contains("by cat"), "{finished}");
@@ -358,11 +366,11 @@ fn several_programs_are_told_apart() {
 fn ctrl_c_ends_a_check_and_leaves_nothing_behind() {
     let Some(place) = Place::new("check-interrupt") else { return };
     let temporary = place.path("tmp");
-    fs::create_dir(&temporary).unwrap();
+    fs::create_dir(&temporary).expect("a directory");
     for update in [true, false] {
         let case = "schema = 1\n[[case]]\nname = \"a\"\ncommand = [\"sleep\", \"60\"]\n\
                     [[case]]\nname = \"b\"\ncommand = [\"touch\", \"b\"]\n";
-        fs::write(place.path("coldtrace.toml"), case).unwrap();
+        put(place.path("coldtrace.toml"), case);
         let mut command = place.check(if update { &["--update"] } else { &[] });
         let running = start(command.env("TMPDIR", &temporary));
         child_running(running.pid(), "sleep");
@@ -370,7 +378,7 @@ fn ctrl_c_ends_a_check_and_leaves_nothing_behind() {
         running.finish().assert_signal(libc::SIGINT);
         assert_eq!(place.baseline(), case);
         assert!(!place.path("b").exists(), "the next case ran");
-        assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&temporary).expect("a directory").count(), 0);
     }
 }
 
@@ -388,7 +396,7 @@ fn each_case_has_its_rules_and_its_result() {
          [[rule]]\nid = \"late\"\ncase = \"app\"\nregion = \"early\"\nsyscall = \"getppid\"\n\
          [[rule]]\nid = \"quiet\"\ncase = \"true\"\nsyscall = \"%network\"\nexcept = \"10.0.0.1:*\"\n"
     );
-    fs::write(place.path("coldtrace.toml"), text).unwrap();
+    put(place.path("coldtrace.toml"), text);
     place.run(&["--update"]).assert_code(0);
     let finished = place.run(&[]);
     finished.assert_code(0);

@@ -340,7 +340,7 @@ fn markdown_fits_into_a_comment() {
     for (cases, rules) in [(3000, 1), (30, 60), (1, 5000)] {
         let text = markdown(&many(cases, rules));
         assert!(text.len() <= 65536, "{}", text.len());
-        let left = text.lines().filter(|l| l.starts_with("and ")).last().expect("not all fits");
+        let left = text.lines().rfind(|l| l.starts_with("and ")).expect("not all fits");
         assert!(
             left.ends_with("more causes") || left.contains("more cases with details"),
             "{left}"
@@ -396,12 +396,12 @@ accept with: coldtrace check --update</failure>
 fn read_junit(text: &str) -> (Vec<(String, String)>, Vec<String>) {
     use quick_xml::events::Event;
     let mut reader = quick_xml::Reader::from_str(text);
-    let (mut tests, mut texts) = (Vec::new(), Vec::new());
+    let (mut tests, mut said) = (Vec::new(), Vec::new());
     loop {
         let event = reader.read_event().expect("it is XML");
         let (Event::Start(tag) | Event::Empty(tag)) = &event else {
             match event {
-                Event::Eof => return (tests, texts),
+                Event::Eof => return (tests, said),
                 _ => continue,
             }
         };
@@ -413,7 +413,7 @@ fn read_junit(text: &str) -> (Vec<(String, String)>, Vec<String>) {
                 .into_owned();
             match (tag.name().as_ref(), attribute.key.as_ref()) {
                 ("testcase", "name") => tests.push((value, String::new())),
-                (_, "message") => texts.push(value),
+                (_, "message") => said.push(value),
                 _ => {}
             }
         }

@@ -371,7 +371,7 @@ facts = true
         let facts =
             format!("{case}[case.facts.\"x86_64 linux glibc\"]\nrecorded = {{ runs = 5 }}\n");
         for (text, line, why) in [
-            ("".to_owned(), None, "schema"),
+            (String::new(), None, "schema"),
             ("schema = 2".to_owned(), None, "this coldtrace reads 1"),
             ("schema = 1\nrules = 3".to_owned(), Some(2), "unknown field `rules`"),
             ("schema = 1\n[[case]]\nname =".to_owned(), Some(3), ""),

@@ -132,15 +132,16 @@ impl<'a> Judging<'a> {
         let mut judged = judge(baseline, case, &run.shape);
         // What a first run leaves behind is no change of the program, and recording
         // does not use it either: what fails must fail again.
-        if self.args.saved.is_none() && judged.verdicts.iter().any(|v| is_relative(baseline, v)) {
-            if let Ok(again) = self.ran(case, &mut found.record)?
-                && again.ended.is_none()
-            {
-                describe(case, &again, &mut found);
-                let second = judge(baseline, case, &again.shape);
-                judged = confirmed(baseline, judged, second, &run, &again);
-                self.shapes.push(again.shape);
-            }
+        let again = self.args.saved.is_none()
+            && judged.verdicts.iter().any(|verdict| is_relative(baseline, verdict));
+        if again
+            && let Ok(again) = self.ran(case, &mut found.record)?
+            && again.ended.is_none()
+        {
+            describe(case, &again, &mut found);
+            let second = judge(baseline, case, &again.shape);
+            judged = confirmed(baseline, judged, second, &run, &again);
+            self.shapes.push(again.shape);
         }
         self.shapes.push(run.shape);
         finish(&mut found, judged, case);

@@ -125,9 +125,9 @@ fn verdicts(case: &CaseReport, width: usize, out: &mut String) {
 }
 
 /// A path is used by the one program that there is: that need not be said.
-fn without_the_only(case: &CaseReport, cause: &Cause) -> Cause {
+fn without_the_only(report: &CaseReport, cause: &Cause) -> Cause {
     let others = |other: &Cause| other.by.iter().any(|name| !cause.by.contains(name));
-    let alone = !case.verdicts.iter().flat_map(|v| &v.causes).any(others);
+    let alone = !report.verdicts.iter().flat_map(|v| &v.causes).any(others);
     let is_path = matches!(cause.kind, CauseKind::Missed | CauseKind::Path | CauseKind::Library);
     let by = if alone && is_path { Vec::new() } else { cause.by.clone() };
     Cause { by, ..cause.clone() }
