@@ -17,7 +17,7 @@ const GLIBC: &str = "GLIBC_";
 /// The collector.
 #[derive(Debug, Default)]
 pub struct Setting {
-    /// What descriptors 0, 1 and 2 were at the command's first exec; see [`kind`].
+    /// What descriptors 0, 1 and 2 were at the command's first exec: the words of `Stdio`.
     pub streams: [Option<&'static str>; 3],
     /// Whether addresses of what it executed first are randomised.
     pub aslr: Option<bool>,
