@@ -114,7 +114,12 @@ impl Checker {
             Cpus::Some(n) => Some(n as u32),
             Cpus::All => None,
         };
-        command.place = Some(Place { aslr: case.aslr == Switch::On, cpus, disturb });
+        command.place = Some(Place {
+            aslr: case.aslr == Switch::On,
+            random: case.random == Switch::On,
+            cpus,
+            disturb,
+        });
         let (record, found) = traced(case, &command)?;
         let normaliser = self.normaliser(&cwd, &found);
         let shape = Shape::of(&record, normaliser);

@@ -222,3 +222,23 @@ fn the_platform_is_that_of_the_last_program() {
     let platform = record.platform.expect("a command was traced");
     assert_eq!((platform.libc.as_deref(), platform.libc_version), (Some("static"), None));
 }
+
+#[test]
+fn what_is_drawn_at_random_is_the_same_in_each_run_and_another_in_each_process() {
+    if find_program("mktemp").is_none() {
+        return skip("no mktemp");
+    }
+    let names = || {
+        let scratch = Scratch::new("random");
+        let mut command = support::coldtrace("run");
+        command.args(["--fixed", "--runs"]).arg(scratch.path("runs"));
+        command.args(["--", "sh", "-c", "for i in 1 2 3; do mktemp -u; done"]);
+        finish(&mut command).assert_code(0);
+        let text = std::fs::read_to_string(scratch.path("runs/latest/stdout.log"));
+        text.expect("its output").lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = names();
+    assert_eq!(first.len(), 3);
+    assert!(first[0] != first[1] && first[1] != first[2], "{first:?}");
+    assert_eq!(names(), first);
+}

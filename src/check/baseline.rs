@@ -54,6 +54,9 @@ pub struct Case {
     /// Whether its addresses are randomised.
     #[serde(default)]
     pub aslr: Switch,
+    /// Whether what it draws at random is left random.
+    #[serde(default)]
+    pub random: Switch,
     /// How many processors it may use.
     #[serde(default)]
     pub cpus: Cpus,
@@ -73,10 +76,11 @@ pub struct Case {
 
 impl Case {
     /// A case of a command, in the usual place: the environment has what leads to
-    /// programs and to its user's files, the same locale everywhere, and no
-    /// randomness where that can be asked for.
+    /// programs and to its user's files, the same locale everywhere; glibc's malloc
+    /// makes no arena when a thread finds another in it; Python's tables have the
+    /// same order.
     pub fn new(name: String, command: Vec<String>) -> Self {
-        let set = [("LC_ALL", "C.UTF-8"), ("PYTHONHASHSEED", "0")];
+        let set = [("LC_ALL", "C.UTF-8"), ("MALLOC_ARENA_MAX", "1"), ("PYTHONHASHSEED", "0")];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         Self {
             name,
@@ -87,6 +91,7 @@ impl Case {
             env: Env { set, ..Env::default() },
             stdin: None,
             aslr: Switch::default(),
+            random: Switch::default(),
             cpus: Cpus::default(),
             timeout: None,
             paths: true,

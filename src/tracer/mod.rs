@@ -23,6 +23,7 @@ pub mod perf;
 mod place;
 mod privilege;
 mod proc;
+mod randomness;
 mod repair;
 #[cfg(debug_assertions)]
 mod saved;

@@ -25,6 +25,10 @@ pub struct Place {
     /// Leave the randomisation of addresses as it is found, instead of turning it
     /// off (personality(2)).
     pub aslr: bool,
+    /// Leave randomness as it is, instead of giving the same bytes in each run: those
+    /// of getrandom(2) and AT_RANDOM (getauxval(3)). Not without tracing, not of
+    /// 32-bit programs' AT_RANDOM, and not what is read from /dev/urandom.
+    pub random: bool,
     /// Processors that the command may use, of those that coldtrace may use the
     /// last ones; `None`: all of them.
     pub cpus: Option<u32>,
@@ -38,7 +42,7 @@ pub struct Place {
 impl Default for Place {
     /// Without randomisation, on one processor.
     fn default() -> Self {
-        Self { aslr: false, cpus: Some(1), disturb: None }
+        Self { aslr: false, random: false, cpus: Some(1), disturb: None }
     }
 }
 

@@ -12,6 +12,7 @@ use super::error::{Error, os, refused};
 use super::event::{Ending, Nanos, Observer, Usage};
 use super::kernel::{self, now};
 use super::launch::{Command, launch};
+use super::randomness::SteadyRandomness;
 use super::seccomp::Filter;
 use super::stop::ending;
 use super::task::Follow;
@@ -114,6 +115,14 @@ pub fn trace(
     options: &Options,
     observers: &mut [&mut dyn Observer],
 ) -> Result<Traced, Error> {
+    let mut steady = SteadyRandomness::default();
+    let mut all: Vec<&mut dyn Observer> = Vec::with_capacity(observers.len() + 1);
+    if command.place.as_ref().is_some_and(|place| !place.random) {
+        all.push(&mut steady);
+    }
+    // Each for as long as this call only.
+    all.extend(observers.iter_mut().map(|observer| &mut **observer as &mut dyn Observer));
+    let observers = all.as_mut_slice();
     let (filter, state) = choose_filter(options, &needed_by(observers));
     let strangers = kernel::has_children();
     let launched = launch(command, filter.as_ref())?;
