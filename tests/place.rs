@@ -7,9 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use coldtrace::record::Record;
-use support::fixture::{Program, built};
+use support::fixture::{Fixture, Program, built};
 use support::process::finish;
-use support::{Scratch, coldtrace_path, find_program, nobody, read_record, skip};
+use support::{Scratch, coldtrace_path, find_program, nobody, read_record, skip, table};
 
 /// Starts coldtrace in an odd way: dispositions, mask, descriptors, umask, a timer.
 const ODD: &[&str] =
@@ -241,4 +241,32 @@ fn what_is_drawn_at_random_is_the_same_in_each_run_and_another_in_each_process()
     assert_eq!(first.len(), 3);
     assert!(first[0] != first[1] && first[1] != first[2], "{first:?}");
     assert_eq!(names(), first);
+}
+
+#[test]
+fn a_disturbed_order_loses_and_invents_no_call() {
+    for name in [
+        "processes-threads",
+        "exec-from-thread",
+        "exec-while-busy",
+        "exit-group",
+        "killed-anywhere",
+        "leader-exits-first",
+        "signal-storm",
+        "stop-continue",
+        "vfork-counts",
+    ] {
+        let fixture = Fixture::read(name);
+        let Some(program) = built(name) else { continue };
+        for seed in ["1", "2", "3"] {
+            let scratch = Scratch::new("place-disturb");
+            let mut command = Command::new(coldtrace_path());
+            command.args(["run", "--fixed", "--disturb", seed, "--runs"]);
+            command.arg(scratch.path("runs")).arg("--").arg(&program.path).args(&program.arguments);
+            let finished = finish(&mut command);
+            let record = read_record(&scratch.path("runs/latest/record.json"), &finished);
+            let differences = table::differences(&fixture, &record);
+            assert!(differences.is_empty(), "{name}, seed {seed}: {differences:#?}\n{finished}");
+        }
+    }
 }

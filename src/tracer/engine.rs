@@ -253,7 +253,7 @@ impl<'a, 'o> Engine<'a, 'o> {
                 if let Some(before) = self.disturb.take(0, Some(waited.tid)) {
                     self.serve(before);
                 }
-                match self.disturb.choose(waited.status, now()) {
+                match self.disturb.choose(waited.tid, waited.status, now()) {
                     Some(time) if self.tasks.len() > 1 => self.hold_back(waited, time),
                     _ => self.serve(waited),
                 }

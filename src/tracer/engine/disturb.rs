@@ -1,20 +1,28 @@
 //! Threads that others wait for take their time, by chance: what a count owes to
 //! who came first shows in one run then, which otherwise takes dozens.
 
+use std::collections::HashMap;
+
 use super::super::event::Nanos;
 use super::super::kernel::Waited;
 
 /// Longest that one stop is held back: long enough for what others do meanwhile
 /// to be whole processes' lives.
 const LONGEST: Nanos = 1 << 24;
-/// Shortest, as a share of that: a power of two, since all orders of magnitude
-/// are as likely.
+/// How many powers of two shorter it may be, each as likely: the shortest is as
+/// long as a call of another thread.
 const MAGNITUDES: u64 = 9;
-/// One of so many stops is: of those at calls, at signals, and at ends. The last
-/// two are few, and what is merged hangs on them (two SIGCHLD are one).
+/// What a short run may take longer, beside.
+const GRANTED: Nanos = 200_000_000;
+/// One of so many stops is: of those at calls, of those after a wait, at signals,
+/// and at ends. All but the first are few, and what is merged hangs on them (two
+/// SIGCHLD are one).
 const CALLS: u64 = 24;
+const WAITS: u64 = 2;
 const SIGNALS: u64 = 2;
 const ENDS: u64 = 4;
+/// From which time between two stops on a thread waited, or was not let run.
+const WAITED: Nanos = 400_000;
 
 /// Which stops are held back, and until when.
 #[derive(Debug, Default)]
@@ -22,6 +30,8 @@ pub struct Disturb {
     /// The generator's state; 0: nothing is held back.
     state: u64,
     later: Vec<(Nanos, Waited)>,
+    /// When each thread stopped last.
+    stops: HashMap<i32, Nanos>,
     since: Nanos,
     /// Sum of what was held back, ns.
     held: Nanos,
@@ -41,20 +51,27 @@ impl Disturb {
 
     /// For how long to hold this one back; `None`: not at all. Births and execs
     /// never are, nor is who has ended.
-    pub fn choose(&mut self, status: i32, now: Nanos) -> Option<Nanos> {
-        if self.state == 0 || status & 0xff != 0x7f {
+    pub fn choose(&mut self, tid: i32, status: i32, now: Nanos) -> Option<Nanos> {
+        if self.state == 0 {
             return None;
         }
+        if status & 0xff != 0x7f {
+            self.stops.remove(&tid);
+            return None;
+        }
+        let before = self.stops.insert(tid, now).unwrap_or(now);
         // A wait status as ptrace(2) has it: the event, and the signal.
         let one_in = match (status >> 16, status >> 8 & 0xff) {
-            (0, signal) if signal == libc::SIGTRAP | 0x80 => CALLS,
+            (0, signal) if signal == libc::SIGTRAP | 0x80 => {
+                if now.saturating_sub(before) > WAITED { WAITS } else { CALLS }
+            }
             (0, _) => SIGNALS,
             (libc::PTRACE_EVENT_EXIT, _) => ENDS,
             _ => return None,
         };
         let number = self.next();
-        // A run takes twice as long at most.
-        let spent = self.held > now.saturating_sub(self.since) / 2 + LONGEST;
+        // A long run takes half as long again.
+        let spent = self.held > now.saturating_sub(self.since) / 2 + GRANTED;
         if spent || !number.is_multiple_of(one_in) {
             return None;
         }
@@ -95,7 +112,7 @@ mod tests {
     fn chosen(seed: u32, status: i32) -> Vec<Option<Nanos>> {
         let mut disturb = Disturb::default();
         disturb.begin(seed, 0);
-        (0..1000).map(|_| disturb.choose(status, 0)).collect()
+        (0..1000).map(|_| disturb.choose(1, status, 0)).collect()
     }
 
     #[test]
@@ -111,10 +128,19 @@ mod tests {
     }
 
     #[test]
+    fn who_has_waited_is_held_more_often() {
+        let mut disturb = Disturb::default();
+        disturb.begin(7, 0);
+        let held = (1..=300).filter(|i| disturb.choose(1, CALL, i * 2 * WAITED).is_some()).count();
+        // One in two, give or take five standard deviations.
+        assert!((107..193).contains(&held), "{held}");
+    }
+
+    #[test]
     fn births_and_deaths_are_never_held_and_nothing_without_a_seed() {
         assert!(chosen(7, FORK).into_iter().chain(chosen(7, EXITED)).all(|time| time.is_none()));
         let mut disturb = Disturb::default();
-        assert!((0..1000).all(|_| disturb.choose(SIGNAL, 0).is_none()));
+        assert!((0..1000).all(|_| disturb.choose(1, SIGNAL, 0).is_none()));
     }
 
     #[test]
@@ -127,12 +153,12 @@ mod tests {
         let mut last = 0;
         for _ in 0..10_000 {
             now += 1000;
-            if let Some(time) = disturb.choose(CALL, now) {
+            if let Some(time) = disturb.choose(1, CALL, now) {
                 disturb.hold(waited, time, now);
                 last = time;
             }
         }
-        assert!(disturb.held <= now / 2 + 2 * LONGEST + last, "{}", disturb.held);
+        assert!(disturb.held <= now / 2 + GRANTED + 2 * LONGEST + last, "{}", disturb.held);
         assert!(disturb.holds_any());
         while disturb.take(Nanos::MAX, None).is_some() {}
         assert!(!disturb.holds_any());
