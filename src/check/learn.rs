@@ -9,17 +9,28 @@ use super::shape::{Count, Counts, Shape};
 /// What a number was in several runs, where it varied: for a comment.
 pub type Seen = BTreeMap<String, (u64, u64)>;
 
+/// Calls by which threads wait for each other.
+const WAITING: [&str; 3] = ["futex", "futex_time64", "sched_yield"];
+
 /// Facts of these runs; `paths` says whether those are kept.
 pub fn learn(runs: &[Shape], paths: bool) -> (Facts, Seen) {
     let mut seen = Seen::new();
     let every: Vec<&Counts> = runs.iter().map(|run| &run.calls).collect();
-    let calls = of_calls(&every, Some(&mut seen));
+    let mut calls = of_calls(&every, Some(&mut seen));
     let first = runs.first();
     let recorded = Recorded {
         kernel: first.and_then(|run| run.kernel.clone()),
         libc: first.and_then(|run| run.libc.clone()),
         runs: runs.len() as u32,
     };
+    // How often a thread has to wait for another is not the program's choice.
+    let contended = runs.iter().any(|run| run.threads > run.processes);
+    let unheld = |facts: &mut CallFacts| {
+        for name in WAITING.iter().filter(|_| contended) {
+            facts.entry((*name).to_owned()).and_modify(|fact| *fact = CallFact::VARIES);
+        }
+    };
+    unheld(&mut calls);
     let programs: BTreeSet<&String> = runs.iter().flat_map(|run| run.programs.keys()).collect();
     let mut facts = Facts { recorded, total: Some(totals(runs)), calls, ..Facts::default() };
     let none = Counts::new();
@@ -27,14 +38,18 @@ pub fn learn(runs: &[Shape], paths: bool) -> (Facts, Seen) {
         for program in programs {
             let each: Vec<&Counts> =
                 runs.iter().map(|run| run.programs.get(program).unwrap_or(&none)).collect();
-            facts.programs.insert(program.clone(), of_calls(&each, None));
+            let mut calls = of_calls(&each, None);
+            unheld(&mut calls);
+            facts.programs.insert(program.clone(), calls);
         }
     }
     let regions: BTreeSet<&String> = runs.iter().flat_map(|run| run.regions.keys()).collect();
     for region in regions {
         let each: Vec<Counts> = runs.iter().map(|run| run.region(region)).collect();
         let each: Vec<&Counts> = each.iter().collect();
-        facts.regions.insert(region.clone(), of_calls(&each, None));
+        let mut calls = of_calls(&each, None);
+        unheld(&mut calls);
+        facts.regions.insert(region.clone(), calls);
     }
     if paths {
         facts.paths = of_paths(runs);

@@ -1,6 +1,7 @@
 //! Baselines: what a program asked of the kernel when it was as it should be, and
 //! the rules that say what may change. It judges records and runs nothing.
 
+mod agree;
 mod baseline;
 mod edit;
 mod explain;
@@ -17,6 +18,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
+pub use agree::agree;
 pub use baseline::{Baseline, BaselineError, Case, Cpus, Env, Exit, Region, SCHEMA, Switch};
 pub use edit::Editor;
 pub use explain::{Missed, Tally, explain, self_test};

@@ -131,8 +131,12 @@ pub enum CauseKind {
     Program,
     /// A process that executed nothing.
     Process,
+    /// Threads.
+    Thread,
     /// An address, or a socket.
     Address,
+    /// Calls that name nothing, and are most of the difference.
+    Many,
     /// A file that was mapped executable.
     Library,
     /// A path that was only missed.

@@ -86,6 +86,12 @@ pub enum Demand {
 }
 
 impl Demand {
+    /// Whether it says what is never to be done: to have seen it once is enough.
+    /// Numbers may be larger in a first run, which finds no caches.
+    pub fn is_forbidding(&self) -> bool {
+        matches!(self, Self::Paths { max: 0, .. } | Self::Calls { max: 0, .. } | Self::Programs(_))
+    }
+
     /// Whether it says what is allowed without looking at what was recorded.
     pub fn is_absolute(&self) -> bool {
         matches!(self, Self::Most(..) | Self::Paths { .. } | Self::Calls { .. } | Self::Programs(_))

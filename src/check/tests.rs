@@ -170,3 +170,83 @@ fn other_platforms_have_no_facts_but_rules_that_need_none() {
     );
     assert!(states.verdicts.iter().all(|v| v.state == State::Unjudged));
 }
+
+#[test]
+fn another_file_or_address_is_a_change_though_the_counts_are_the_same() {
+    let with = |path: &str, address: &str| {
+        let mut shape = run(
+            &[("openat", 2), ("connect", 1)],
+            &[("/etc/a", &[("open", 1)]), (path, &[("open", 1)])],
+        );
+        let used = NetUse {
+            call: "connect".into(),
+            calls: 1,
+            by: ["app".into()].into(),
+            ..NetUse::default()
+        };
+        shape.network.insert(format!("connect {address}"), used);
+        shape
+    };
+    let text = recorded(&[with("/etc/b", "10.0.0.1:80/tcp"), with("/etc/b", "10.0.0.1:80/tcp")]);
+    assert_eq!(failed(&text, &with("/etc/b", "10.0.0.1:80/tcp")), Vec::<String>::new());
+    assert_eq!(
+        failed(&text, &with("/etc/b", "10.0.0.2:80/tcp")),
+        ["counts connect 10.0.0.2:80/tcp by app"]
+    );
+    assert_eq!(
+        failed(&text, &with("/etc/c", "10.0.0.1:80/tcp")),
+        ["counts /etc/b: not used any more"]
+    );
+    // A name that is made up anew each time was not recorded, and is none.
+    let text = recorded(&[with("/x/1", "10.0.0.1:80/tcp"), with("/x/2", "10.0.0.1:80/tcp")]);
+    assert_eq!(failed(&text, &with("/x/3", "10.0.0.1:80/tcp")), Vec::<String>::new());
+}
+
+#[test]
+fn calls_that_most_of_the_difference_is_made_of_are_named_before_paths() {
+    let before = run(&[("openat", 1), ("getppid", 100)], &[("/etc/a", &[("open", 1)])]);
+    let after = run(
+        &[("openat", 3), ("getppid", 140)],
+        &[("/etc/a", &[("open", 1)]), ("/etc/b", &[("open", 1)]), ("/etc/c", &[("open", 1)])],
+    );
+    let judged = judged(&recorded(&[before]), &after);
+    let causes: Vec<_> = judged.verdicts[0].causes.iter().map(Cause::in_words).collect();
+    assert_eq!(causes[0], "getppid 100 -> 140 (+40) by app", "{causes:#?}");
+    assert_eq!(causes[1], "/etc/{b,c}: 1 open each by app");
+}
+
+#[test]
+fn how_often_threads_wait_for_each_other_is_not_held() {
+    let mut threads = usual();
+    threads.threads = 2;
+    let text = recorded(&[threads.clone(), threads.clone()]);
+    assert!(text.contains("futex = \"varies\""), "{text}");
+    threads.threads = 3;
+    assert_eq!(failed(&text, &threads), ["counts threads 2 -> 3"]);
+}
+
+#[test]
+fn what_two_runs_agree_on_is_judged() {
+    let facts = learn(&[usual(), usual()], true).0;
+    let with = |name: &str, n: u64| {
+        let mut shape = usual();
+        shape.calls.entry(name.into()).or_default().calls = n;
+        shape.programs.insert("app".into(), shape.calls.clone());
+        shape
+    };
+    // Each run has another flake: neither is a change.
+    let agreed = agree(&with("getppid", 1), &with("close", 4), Some(&facts));
+    assert_eq!(agreed.calls, usual().calls);
+    assert_eq!(agreed.programs, usual().programs);
+    // The same in both is.
+    let agreed = agree(&with("close", 4), &with("close", 5), Some(&facts));
+    assert_eq!(agreed.calls["close"].calls, 4);
+    let mut path = usual();
+    path.paths.insert("/new".into(), PathUse::default());
+    assert!(!agree(&path, &usual(), Some(&facts)).paths.contains_key("/new"));
+    assert!(agree(&path, &path, Some(&facts)).paths.contains_key("/new"));
+    let mut gone = usual();
+    gone.paths.remove("/etc/a");
+    assert!(agree(&gone, &usual(), Some(&facts)).paths.contains_key("/etc/a"));
+    assert!(!agree(&gone, &gone, Some(&facts)).paths.contains_key("/etc/a"));
+}

@@ -275,7 +275,7 @@ fn unbroken(text: &str) -> Vec<String> {
     for word in text.split(' ') {
         let unit = word.chars().take_while(|c| c.is_ascii_alphabetic() || *c == '%').count();
         let number = |word: &String| {
-            let word = word.strip_prefix('(').unwrap_or(word);
+            let word = word.trim_start_matches(['(', '+', '-']);
             !word.is_empty() && word.chars().all(|c| c.is_ascii_digit() || c == '.')
         };
         match words.last_mut() {

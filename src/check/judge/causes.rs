@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::facts::{Expected, Facts, PathFact};
+use crate::check::families::plain;
 use crate::check::report::{Cause, CauseKind, Change, Changed};
 use crate::check::shape::{NetUse, PathUse, Shape, base_name};
+use crate::observe::Paths;
 
 use super::compare::compare;
 
@@ -16,9 +18,83 @@ pub fn causes(facts: &Facts, shape: &Shape) -> Vec<Cause> {
     let mut causes = programs(facts, shape);
     causes.extend(processes(facts, shape));
     causes.extend(addresses(facts, shape));
-    causes.extend(crowds(paths(facts, shape)));
+    causes.extend(threads(facts, shape));
+    let mut paths = paths(facts, shape);
+    // That it was executed has been said.
+    paths.retain(|cause| {
+        let only = shape.paths.get(&cause.what).is_some_and(|p| p.uses.keys().eq(["exec"]));
+        !only || !causes.iter().any(|c| c.kind == CauseKind::Program && c.what == cause.what)
+    });
+    // A search that ended elsewhere says less than what it found.
+    let opened: BTreeSet<String> = paths
+        .iter()
+        .filter(|c| c.kind != CauseKind::Missed && c.change == Changed::Added)
+        .map(|c| directory(&c.what).to_owned())
+        .collect();
+    let searched = |cause: &Cause| {
+        let directory = directory(&cause.what);
+        let known = facts.paths.contains_key(directory.trim_end_matches('/'));
+        !opened.is_empty() && (known || opened.contains(directory))
+    };
+    let (sought, told): (Vec<Cause>, Vec<Cause>) =
+        paths.into_iter().partition(|cause| cause.kind == CauseKind::Missed && searched(cause));
+    causes.extend(crowds(told));
     causes.sort_by_key(|cause| (cause.kind, cause.change));
+    causes.extend(crowds(sought));
     causes
+}
+
+/// Whether something is not as recorded that facts hold: new paths are none, since
+/// their names may be made up.
+pub fn is_other(cause: &Cause) -> bool {
+    match cause.kind {
+        CauseKind::Program | CauseKind::Process | CauseKind::Thread | CauseKind::Address => true,
+        CauseKind::Library | CauseKind::Missed | CauseKind::Path => cause.change != Changed::Added,
+        CauseKind::Calls | CauseKind::Many => false,
+    }
+}
+
+/// Calls that paths cannot explain come before what explains little.
+pub fn rank(causes: &mut Vec<Cause>, changes: &[Change]) {
+    let all: u64 =
+        changes.iter().filter(|c| c.errno.is_none()).map(|c| c.delta().unsigned_abs()).sum();
+    let nameless = |change: &&Change| {
+        let kind = crate::syscall::Abi::ALL.into_iter().find_map(|abi| {
+            crate::syscall::Sys::from_name(abi, plain(&change.call))?.info().map(|info| info.kind)
+        });
+        change.errno.is_none() && !kind.is_some_and(|kind| Paths::kinds().any(|k| k == kind))
+    };
+    let Some(largest) = changes.iter().find(nameless) else { return };
+    if largest.delta().unsigned_abs().saturating_mul(3) < all {
+        return;
+    }
+    let is_it = |c: &Cause| c.kind == CauseKind::Calls && c.what == largest.call;
+    if let Some(at) = causes.iter().position(is_it) {
+        let cause = causes.remove(at);
+        let first =
+            causes.iter().position(|c| c.kind >= CauseKind::Library).unwrap_or(causes.len());
+        causes.insert(first, Cause { kind: CauseKind::Many, ..cause });
+    }
+}
+
+/// A thread more or less.
+fn threads(facts: &Facts, shape: &Shape) -> Option<Cause> {
+    let total = facts.total?;
+    let change = changed(total.threads, shape.threads)?;
+    // One of each process: these are said already.
+    let (before, processes) =
+        (total.threads.nearest(shape.threads), total.processes.nearest(shape.processes));
+    if before.abs_diff(shape.threads) == processes.abs_diff(shape.processes) {
+        return None;
+    }
+    let how = format!("{} -> {}", total.threads, shape.threads);
+    let (kind, what) = (CauseKind::Thread, "threads".to_owned());
+    Some(Cause { change, kind, what, how, by: Vec::new() })
+}
+
+/// All before a path's last part.
+fn directory(what: &str) -> &str {
+    what.strip_suffix(base_name(what)).unwrap_or("")
 }
 
 fn listed(names: &BTreeSet<String>) -> Vec<String> {
@@ -179,10 +255,9 @@ fn difference(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> St
 /// Says those of one kind in one directory together: a few by name, many by number.
 pub fn crowds(causes: Vec<Cause>) -> Vec<Cause> {
     type Key = (CauseKind, Changed, String);
-    let directory = |what: &str| what.strip_suffix(base_name(what)).unwrap_or("").to_owned();
     let mut groups: BTreeMap<Key, Vec<Cause>> = BTreeMap::new();
     for cause in causes {
-        let key = (cause.kind, cause.change, directory(&cause.what));
+        let key = (cause.kind, cause.change, directory(&cause.what).to_owned());
         groups.entry(key).or_default().push(cause);
     }
     let fold = |((kind, change, directory), group): (Key, Vec<Cause>)| {
@@ -198,11 +273,15 @@ pub fn crowds(causes: Vec<Cause>) -> Vec<Cause> {
             (_, Changed::Removed) => "not used any more",
             (CauseKind::Missed, _) => "ENOENT",
             (_, Changed::Added) => "new",
-            (_, Changed::Changed) => "used otherwise",
+            (_, Changed::Changed) => "used more or less often",
         };
         match braced(&names) {
             Some(names) => {
-                let how = if same { format!("{} each", group[0].how) } else { state.to_owned() };
+                let how = match change {
+                    Changed::Removed => state.to_owned(),
+                    _ if same => format!("{} each", group[0].how),
+                    _ => state.to_owned(),
+                };
                 vec![Cause { change, kind, what: format!("{directory}{names}"), how, by }]
             }
             None if group.len() < CROWD => group,
@@ -249,6 +328,7 @@ pub fn by_program(facts: &Facts, shape: &Shape, changes: &[Change]) -> Vec<Cause
         how: format!("{} -> {} ({:+})", change.before, change.now, change.delta()),
         by: vec![program.to_owned()],
     };
+    let changes: Vec<Change> = changes.iter().filter(|c| c.region.is_none()).cloned().collect();
     if facts.programs.is_empty() {
         let Some(program) = shape.programs.keys().next().filter(|_| shape.programs.len() == 1)
         else {

@@ -69,7 +69,12 @@ pub fn in_words(changes: &[Change]) -> String {
     const SHOWN: usize = 2;
     let one = |change: &Change| {
         let errno = change.errno.as_ref().map_or_else(String::new, |errno| format!(" {errno}"));
-        format!("{}{errno} {} -> {}", change.call, change.before, change.now)
+        let part = match (&change.program, &change.region) {
+            (Some(program), _) => format!(" by {program}"),
+            (_, Some(region)) => format!(" in {region}"),
+            (None, None) => String::new(),
+        };
+        format!("{}{errno}{part} {} -> {}", change.call, change.before, change.now)
     };
     // One more is as long as to say that there is one more.
     let shown = if changes.len() <= SHOWN + 1 { changes.len() } else { SHOWN };

@@ -59,13 +59,21 @@ impl Judge<'_> {
         for change in &mut changes {
             change.region = change.region.take().or_else(|| rule.region.clone());
         }
+        let causes = self.of_rule(rule, causes::causes(facts, self.shape));
         if changes.is_empty() {
+            // As many calls, to something else.
+            let other = causes.iter().find(|cause| causes::is_other(cause));
+            let Some(other) = other.filter(|_| rule.region.is_none()) else { return v };
+            v.state = State::Failed;
+            v.headline = other.in_words();
+            v.causes = causes;
             return v;
         }
         v.state = State::Failed;
         v.headline = in_words(&changes);
-        v.causes = self.of_rule(rule, causes::causes(facts, self.shape));
+        v.causes = causes;
         v.causes.extend(causes::by_program(facts, self.shape, &changes));
+        causes::rank(&mut v.causes, &changes);
         v.changes = changes;
         v
     }

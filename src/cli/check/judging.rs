@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use coldtrace::check::{
     Baseline, Case, CaseReport, Judged, Problem, ProblemKind, REPORT_SCHEMA, Report, Shape, State,
-    Warning, WarningKind, judge, locate, self_test as missed_by,
+    Verdict, Warning, WarningKind, agree, judge, locate, self_test as missed_by,
 };
 use coldtrace::record::read;
-use coldtrace::render::counted;
+use coldtrace::render::{command_line, counted};
 use coldtrace::tracer::Held;
 use coldtrace::{CaseRun, Checker};
 
@@ -83,8 +83,16 @@ impl<'a> Judging<'a> {
             };
         };
         let saved = read(run, &self.args.runs).map_err(|e| failure(USAGE, e))?;
-        if saved.syscalls.is_none() || saved.measurement.trace.is_some() || saved.files.is_none() {
-            let what = format!("{run} was taken without tracing, or of some calls only");
+        let whole = saved.processes.is_some() && saved.files.is_some() && saved.network.is_some();
+        if saved.measurement.trace.is_some() || !whole {
+            let what = format!(
+                "{run} was taken without tracing, of some calls only, or by an older coldtrace"
+            );
+            return Err(failure(USAGE, what));
+        }
+        if saved.run.argv != case.command {
+            let (ran, wanted) = (command_line(&saved.run.argv), command_line(&case.command));
+            let what = format!("{run} is of `{ran}`, and case {} of `{wanted}`", case.name);
             return Err(failure(USAGE, what));
         }
         let saved = self.checker.judge_saved(saved, &case.exit);
@@ -99,6 +107,64 @@ impl<'a> Judging<'a> {
             }),
             None => Ok(saved),
         })
+    }
+
+    /// Judges a run. What a first run leaves behind is no change of the program, and
+    /// recording does not use it either: what differs must differ again, the same way.
+    fn confirmed(
+        &mut self,
+        case: &Case,
+        run: CaseRun,
+        found: &mut CaseReport,
+    ) -> Result<Judged, Failure> {
+        let baseline = &self.opened.baseline;
+        let facts = run.shape.platform.as_ref().and_then(|platform| case.facts.get(platform));
+        let first = judge(baseline, case, &run.shape);
+        let mut forbidden = forbidden(baseline, &first);
+        let mut judged = first.clone();
+        // Of threads that wait for each other: once more.
+        let most = if run.shape.threads > run.shape.processes { 3 } else { 2 };
+        let mut agreed = run.shape.clone();
+        self.shapes.push(run.shape.clone());
+        let mut wrote = Vec::new();
+        while self.args.saved.is_none()
+            && found.runs < most
+            && judged
+                .verdicts
+                .iter()
+                .any(|v| v.state == State::Failed && !is_forbidden(baseline, v))
+        {
+            let again = match self.ran(case, &mut found.record)? {
+                Ok(again) => again,
+                Err(problem) => {
+                    found.problem = Some(problem);
+                    break;
+                }
+            };
+            describe(case, &again, found);
+            if found.problem.is_some() {
+                break;
+            }
+            if found.runs == 2 {
+                wrote = wrote_first(&run, &again).into_iter().map(str::to_owned).collect();
+            }
+            agreed = agree(&agreed, &again.shape, facts);
+            forbidden.extend(self::forbidden(baseline, &judge(baseline, case, &again.shape)));
+            judged = judge(baseline, case, &agreed);
+            self.shapes.push(again.shape);
+        }
+        if found.problem.is_some() {
+            // It was not seen twice.
+            let open = |v: &&mut Verdict| v.state == State::Failed;
+            judged.verdicts.iter_mut().filter(open).for_each(|v| v.state = State::Unjudged);
+        }
+        for verdict in &mut judged.verdicts {
+            if let Some(done) = forbidden.iter().find(|done| done.rule == verdict.rule) {
+                verdict.clone_from(done);
+            }
+        }
+        judged.warnings.extend(once(&first, &judged, found.runs, &wrote));
+        Ok(judged)
     }
 
     fn case(&mut self, case: &Case) -> Result<CaseReport, Failure> {
@@ -129,27 +195,16 @@ impl<'a> Judging<'a> {
         if found.problem.is_some() {
             return Ok(found);
         }
-        let mut judged = judge(baseline, case, &run.shape);
-        // What a first run leaves behind is no change of the program, and recording
-        // does not use it either: what fails must fail again. Of threads that wait
-        // for each other counts may hang on who came first: twice again.
-        let most = if run.shape.threads > run.shape.processes { 3 } else { 2 };
-        let mut last = run;
-        while self.args.saved.is_none()
-            && found.runs < most
-            && judged.verdicts.iter().any(|verdict| is_relative(baseline, verdict))
-        {
-            let Ok(again) = self.ran(case, &mut found.record)? else { break };
-            if again.ended.is_some() {
-                break;
-            }
-            describe(case, &again, &mut found);
-            let next = judge(baseline, case, &again.shape);
-            judged = confirmed(baseline, judged, next, &last, &again, found.runs);
-            self.shapes.push(std::mem::replace(&mut last, again).shape);
-        }
-        self.shapes.push(last.shape);
+        let judged = self.confirmed(case, run, &mut found)?;
         finish(&mut found, judged, case);
+        // What no facts hold, no new facts change.
+        let relative = |verdict: &&Verdict| {
+            let rule = baseline.rules.iter().find(|rule| rule.id == verdict.rule);
+            rule.is_some_and(|rule| !rule.demand.is_absolute())
+        };
+        if !found.verdicts.iter().filter(relative).any(|v| v.state != State::Passed) {
+            found.accept.clear();
+        }
         Ok(found)
     }
 }
@@ -173,50 +228,34 @@ fn other_place(case: &Case, saved: &CaseRun) -> Option<String> {
     ))
 }
 
-/// Whether a rule failed that compares with what was recorded.
-fn is_relative(baseline: &Baseline, verdict: &coldtrace::check::Verdict) -> bool {
+/// Whether the rule says that something is never to be done: once is enough.
+fn is_forbidden(baseline: &Baseline, verdict: &Verdict) -> bool {
     let rule = baseline.rules.iter().find(|rule| rule.id == verdict.rule);
-    verdict.state == State::Failed && rule.is_some_and(|rule| !rule.demand.is_absolute())
+    rule.is_some_and(|rule| rule.demand.is_forbidding())
 }
 
-/// What two runs say together: what is forbidden was done in one of them, what
-/// has changed has changed in both.
-fn confirmed(
-    baseline: &Baseline,
-    first: Judged,
-    mut second: Judged,
-    run: &CaseRun,
-    again: &CaseRun,
-    number: u32,
-) -> Judged {
-    second.warnings.extend(first.warnings.into_iter().filter(|w| w.kind == WarningKind::Once));
-    for verdict in first.verdicts.into_iter().filter(|v| v.state == State::Failed) {
-        let Some(later) = second.verdicts.iter_mut().find(|v| v.rule == verdict.rule) else {
-            continue;
-        };
-        if later.state == State::Failed {
-            continue;
-        }
-        if is_relative(baseline, &verdict) {
-            let wrote: Vec<&str> = wrote_first(run, again);
-            let why = match wrote.first() {
-                Some(path) if wrote.len() == 1 => format!("; that one wrote {path}"),
-                Some(path) => format!("; that one wrote {path} and {} more", wrote.len() - 1),
-                None => String::new(),
-            };
-            let (then, headline) = (number - 1, &verdict.headline);
-            let text = format!("failed in run {then} and not in run {number}{why}: {headline}");
-            second.warnings.push(Warning {
-                kind: WarningKind::Once,
-                rule: Some(verdict.rule),
-                text,
-            });
-        } else {
-            *later = verdict;
-        }
-    }
-    second.verdicts.sort_by_key(|verdict| verdict.state != State::Failed);
-    second
+/// What was done that is never to be done.
+fn forbidden(baseline: &Baseline, judged: &Judged) -> Vec<Verdict> {
+    let failed = judged.verdicts.iter().filter(|verdict| verdict.state == State::Failed);
+    failed.filter(|verdict| is_forbidden(baseline, verdict)).cloned().collect()
+}
+
+/// What failed in the first run and not in all.
+fn once(first: &Judged, last: &Judged, runs: u32, wrote: &[String]) -> Vec<Warning> {
+    let why = match wrote {
+        [] => String::new(),
+        [path] => format!("; the first wrote {path}"),
+        [path, more @ ..] => format!("; the first wrote {path} and {} more", more.len()),
+    };
+    let held =
+        |rule: &String| last.verdicts.iter().any(|v| v.rule == *rule && v.state == State::Passed);
+    let failed = first.verdicts.iter().filter(|v| v.state == State::Failed && held(&v.rule));
+    let warning = |v: &Verdict| Warning {
+        kind: WarningKind::Once,
+        rule: Some(v.rule.clone()),
+        text: format!("failed in one of {runs} runs and not in all{why}: {}", v.headline),
+    };
+    failed.map(warning).collect()
 }
 
 /// What the first run wrote and the next did not.
@@ -245,13 +284,20 @@ fn describe(case: &Case, run: &CaseRun, found: &mut CaseReport) {
         notes.map(|text| Warning { kind: WarningKind::Place, rule: None, text: text.clone() });
     found.warnings.extend(place);
     if lost > 0 {
-        let text = format!("{} lost: counts are too low", counted(lost, "event"));
-        found.warnings.push(Warning { kind: WarningKind::Place, rule: None, text });
+        found.problem = Some(Problem {
+            kind: ProblemKind::Command,
+            text: format!(
+                "{} of the tracer were lost: its counts are too low",
+                counted(lost, "event")
+            ),
+            hint: None,
+            stderr: Vec::new(),
+        });
     }
     if let Some(how) = &run.ended {
         found.problem = Some(Problem {
             kind: ProblemKind::Command,
-            text: format!("`{}`: {how}", coldtrace::render::command_line(&case.command)),
+            text: format!("`{}`: {how}", command_line(&case.command)),
             hint: Some("if it is to end so, write exit = ... into the case".into()),
             stderr: run.stderr.clone(),
         });
@@ -260,7 +306,7 @@ fn describe(case: &Case, run: &CaseRun, found: &mut CaseReport) {
 
 fn finish(found: &mut CaseReport, judged: Judged, case: &Case) {
     let unjudged = judged.verdicts.iter().any(|v| v.state == State::Unjudged);
-    if unjudged {
+    if unjudged && found.problem.is_none() {
         let platform = found.platform.as_deref().unwrap_or("an unknown platform");
         let known: Vec<&str> = case.facts.keys().map(String::as_str).collect();
         let known = match known.len() {

@@ -45,7 +45,11 @@ fn of_case(case: &CaseReport, head: &str, strict: bool, width: usize, out: &mut 
     let fails = case.fails(strict);
     if fails || failed > 0 {
         let word = if fails { "FAIL" } else { "ok" };
-        let text = format!("{head}{failed} of {}{calls}", counted(all as u64, "rule"));
+        let rules = match failed {
+            0 => format!("{}, --strict", counted(case.warnings.len() as u64, "warning")),
+            _ => format!("{failed} of {}", counted(all as u64, "rule")),
+        };
+        let text = format!("{head}{rules}{calls}");
         say(out, width, &format!("coldtrace: {word} "), &text);
     } else if case.problem.is_none() {
         let text = format!("{head}{}{calls}", counted(all as u64, "rule"));
@@ -79,7 +83,7 @@ fn of_case(case: &CaseReport, head: &str, strict: bool, width: usize, out: &mut 
     if let Some(record) = &case.record {
         let _ = writeln!(out, "  record: {}", escape(record));
     }
-    if failed > 0 {
+    if failed > 0 && !case.accept.is_empty() {
         let _ = writeln!(out, "  accept with: {}", case.accept);
     }
 }

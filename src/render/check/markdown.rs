@@ -71,8 +71,10 @@ fn section(case: &CaseReport, strict: bool) -> Option<String> {
         rules(&mut out, &failed, strict);
         causes(&mut out, &failed);
         numbers(&mut out, &failed);
-        let accept = [escape(&case.accept).into_owned()];
-        let _ = write!(out, "\nTo accept it:\n\n{}", block("sh", &accept));
+        if !case.accept.is_empty() {
+            let accept = [escape(&case.accept).into_owned()];
+            let _ = write!(out, "\nTo accept it:\n\n{}", block("sh", &accept));
+        }
     }
     if !case.warnings.is_empty() {
         out.push_str("\nWorth a look:\n\n");
