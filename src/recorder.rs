@@ -64,6 +64,16 @@ impl Tracer {
 
     /// Runs it in a fixed place, so that its counts repeat; see [`Place`]. Of the
     /// environment and the streams that is for the caller to say.
+    ///
+    /// ```standalone_crate
+    /// use coldtrace::{Tracer, tracer::Place};
+    ///
+    /// let script = "test \"$A\" = 1 && test \"$(umask)\" = 0022 && test -z \"$HOME\"";
+    /// let fixed = Tracer::command(["/bin/sh", "-c", script]).place(Place::default());
+    /// let record = fixed.env_clear().env("A", "1").run()?;
+    /// assert_eq!((record.outcome.exit_code, record.run.aslr), (Some(0), Some(false)));
+    /// # Ok::<(), coldtrace::tracer::Error>(())
+    /// ```
     pub fn place(mut self, place: Place) -> Self {
         self.command.place = Some(place);
         self
@@ -76,6 +86,18 @@ impl Tracer {
     }
 
     /// Runs it in this directory.
+    ///
+    /// ```standalone_crate
+    /// use coldtrace::Tracer;
+    ///
+    /// let pwd = ["sh", "-c", "exec test \"$(pwd -P)\" = /"];
+    /// let record = Tracer::command(pwd).current_dir("/").run()?;
+    /// assert_eq!(record.outcome.exit_code, Some(0));
+    /// assert_eq!(record.run.cwd.as_deref(), Some("/"));
+    /// let error = Tracer::command(["true"]).current_dir("/nowhere").run().unwrap_err();
+    /// assert!(error.to_string().starts_with("cannot run true in /nowhere: No such file"));
+    /// # Ok::<(), coldtrace::tracer::Error>(())
+    /// ```
     pub fn current_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.command.cwd = Some(dir.into());
         self

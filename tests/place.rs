@@ -130,23 +130,6 @@ fn the_shell_finds_its_directory_and_the_variables_that_were_named() {
     assert_eq!(out, format!("A=1\nB=2\nPATH={path}\n"));
 }
 
-#[test]
-fn another_directory_is_found_by_the_command_and_said() {
-    let scratch = Scratch::new("place-cwd");
-    std::fs::create_dir(scratch.path("deep")).expect("scratch can be written");
-    std::os::unix::fs::symlink("/bin/pwd", scratch.path("deep/where")).expect("so too");
-    let deep = scratch.path("deep").canonicalize().expect("it is there");
-    let shell = ["sh", "-c", "[ \"$(./where -P)\" = \"$0\" ]", &deep.display().to_string()];
-    let record = coldtrace::Tracer::command(shell).current_dir(&deep).run().expect("it runs");
-    assert_eq!(record.outcome.exit_code, Some(0));
-    assert_eq!(record.run.cwd.as_deref(), deep.to_str());
-    let gone = scratch.path("gone");
-    let error = coldtrace::Tracer::command(["true"]).current_dir(&gone).run();
-    let error = error.expect_err("there is no such directory").to_string();
-    let wanted = format!("cannot run true in {}: No such file or directory", gone.display());
-    assert_eq!(error, wanted);
-}
-
 /// How `words` are recorded, run by sh with these redirections.
 fn recorded(redirections: &str, words: &[&str]) -> Record {
     let scratch = Scratch::new("place-stdio");
