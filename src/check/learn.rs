@@ -9,8 +9,9 @@ use super::shape::{Count, Counts, Shape};
 /// What a number was in several runs, where it varied: for a comment.
 pub type Seen = BTreeMap<String, (u64, u64)>;
 
-/// Calls by which threads wait for each other.
-const WAITING: [&str; 3] = ["futex", "futex_time64", "sched_yield"];
+/// How often threads wait for each other, and how many signals come before the
+/// first is taken (two SIGCHLD are one), is not the program's choice.
+const WAITING: [&str; 5] = ["futex", "futex_time64", "rt_sigreturn", "sched_yield", "sigreturn"];
 
 /// Facts of these runs; `paths` says whether those are kept.
 pub fn learn(runs: &[Shape], paths: bool) -> (Facts, Seen) {
@@ -23,8 +24,7 @@ pub fn learn(runs: &[Shape], paths: bool) -> (Facts, Seen) {
         libc: first.and_then(|run| run.libc.clone()),
         runs: runs.len() as u32,
     };
-    // How often a thread has to wait for another is not the program's choice.
-    let contended = runs.iter().any(|run| run.threads > run.processes);
+    let contended = runs.iter().any(|run| run.threads > 1);
     let unheld = |facts: &mut CallFacts| {
         for name in WAITING.iter().filter(|_| contended) {
             facts.entry((*name).to_owned()).and_modify(|fact| *fact = CallFact::VARIES);
