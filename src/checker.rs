@@ -106,10 +106,10 @@ impl CaseError {
             Self::Key { .. } => "`cwd` in the case is a directory, from the baseline's",
             Self::Place { .. } => "TMPDIR says where temporary files are made",
             Self::NotFound { .. } => "`cwd` in the case says where its command leads from",
-            Self::Tracer(Error::NotFound { .. }) => {
-                "check `command` in the case; a name is looked for in the PATH of its env"
+            Self::Tracer(Error::NotFound { name }) if !name.contains('/') => {
+                "check its command; a name is looked for in the PATH of its env"
             }
-            Self::Tracer(_) => "check `command` in the case",
+            Self::Tracer(_) => "check its command in the baseline",
         }
     }
 }
