@@ -38,9 +38,11 @@ pub mod observe;
 pub mod record;
 mod recorder;
 pub mod render;
+mod scratch;
 pub mod syscall;
 pub mod tracer;
 
 pub use checker::{CaseError, CaseRun, Checker};
 pub use importtime::{importtime, why_not_again};
 pub use recorder::Tracer;
+pub use scratch::Scratch;

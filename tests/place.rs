@@ -4,6 +4,7 @@
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use coldtrace::record::Record;
@@ -14,6 +15,10 @@ use support::{Scratch, coldtrace_path, find_program, nobody, read_record, skip, 
 /// Starts coldtrace in an odd way: dispositions, mask, descriptors, umask, a timer.
 const ODD: &[&str] =
     &["ignore=1", "ignore=13", "block=10", "open=17", "umask=077", "alarm=80", "setsid", "batch"];
+
+/// What a new case of `check` sets too (docs/check.md).
+const USUAL: [&str; 4] =
+    ["LC_ALL=C.UTF-8", "MALLOC_ARENA_MAX=1", "MALLOC_TOP_PAD_=67108864", "PYTHONHASHSEED=0"];
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: &str = "x86_64";
@@ -58,8 +63,14 @@ fn all_that_a_command_finds_is_fixed() {
     for options in [&[][..], &["--no-trace"]] {
         let (view, record) = view(&programs, ODD, options);
         let path = std::env::var("PATH").expect("tests have a PATH");
-        let variables = ["HOME=/nowhere".to_owned(), format!("PATH={path}")];
-        assert_eq!(lines(&view, "environment: "), variables, "{view}");
+        let mut found = lines(&view, "environment: ");
+        let temporary = found.pop().and_then(|entry| entry.strip_prefix("TMPDIR="));
+        // A directory of its own, which is gone by now.
+        assert!(temporary.is_some_and(|dir| dir.ends_with("/tmp")), "{view}");
+        assert!(!temporary.is_some_and(|dir| Path::new(dir).exists()), "{view}");
+        let path = format!("PATH={path}");
+        let variables = ["HOME=/nowhere", USUAL[0], USUAL[1], USUAL[2], &path, USUAL[3]];
+        assert_eq!(found, variables, "{view}");
         for n in 1..=64 {
             let found = one(&view, &format!("signal {n}: "));
             assert_eq!(found, "default flags 0 mask 0", "{n}");
@@ -87,7 +98,13 @@ fn all_that_a_command_finds_is_fixed() {
         assert!(lines(&view, "timer ").iter().all(|line| line.contains("not set")), "{view}");
         // The scheduler's policy is whoever's that started coldtrace.
         assert_eq!(one(&view, "scheduler "), format!("{} priority 0", libc::SCHED_BATCH));
-        assert_eq!(record.environment.expect("there is one").variables, ["HOME", "PATH"]);
+        let environment = record.environment.expect("there is one");
+        let name = |entry: &str| entry.split('=').next().unwrap_or_default().to_owned();
+        let mut names: Vec<String> = variables.iter().map(|entry| name(entry)).collect();
+        names.push("TMPDIR".into());
+        assert_eq!(environment.variables, names);
+        let values: Vec<&str> = environment.values.values().map(String::as_str).collect();
+        assert_eq!(values, ["/nowhere", temporary.unwrap_or_default()]);
         assert_eq!(record.measurement.notes, [""; 0]);
     }
 }
@@ -127,7 +144,10 @@ fn the_shell_finds_its_directory_and_the_variables_that_were_named() {
     let out = std::fs::read_to_string(scratch.path("runs/latest/stdout.log")).expect("its log");
     let path = std::env::var("PATH").expect("tests have a PATH");
     // In the order of their names, whatever that of the options.
-    assert_eq!(out, format!("A=1\nB=2\nPATH={path}\n"));
+    let mut lines: Vec<&str> = out.lines().collect();
+    assert!(lines.pop().is_some_and(|line| line.starts_with("TMPDIR=")), "{out}");
+    let path = format!("PATH={path}");
+    assert_eq!(lines, ["A=1", "B=2", USUAL[0], USUAL[1], USUAL[2], &path, USUAL[3]]);
 }
 
 /// How `words` are recorded, run by sh with these redirections.
@@ -218,7 +238,10 @@ fn what_is_drawn_at_random_is_the_same_in_each_run_and_another_in_each_process()
         command.args(["--", "sh", "-c", "for i in 1 2 3; do mktemp -u; done"]);
         finish(&mut command).assert_code(0);
         let text = std::fs::read_to_string(scratch.path("runs/latest/stdout.log"));
-        text.expect("its output").lines().map(str::to_owned).collect::<Vec<_>>()
+        let text = text.expect("its output");
+        // They are in a directory of each run's own.
+        let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+        text.lines().map(name).collect::<Vec<_>>()
     };
     let first = names();
     assert_eq!(first.len(), 3);

@@ -74,14 +74,26 @@ pub struct Case {
     pub facts: BTreeMap<String, Facts>,
 }
 
+/// What a new case sets, and `run --fixed`: the same locale everywhere; glibc's
+/// malloc makes no arena when a thread finds another in it, and asks for memory by
+/// 64 MiB (so that some bytes more, of a longer PATH, are no call more); Python's
+/// tables have the same order.
+pub const USUAL_VARIABLES: [(&str, &str); 4] = [
+    ("LC_ALL", "C.UTF-8"),
+    ("MALLOC_ARENA_MAX", "1"),
+    ("MALLOC_TOP_PAD_", "67108864"),
+    ("PYTHONHASHSEED", "0"),
+];
+
+/// What a new case passes on, and `run --fixed`: what leads to programs and to its
+/// user's files.
+pub const PASSED_VARIABLES: [&str; 2] = ["HOME", "PATH"];
+
 impl Case {
-    /// A case of a command, in the usual place: the environment has what leads to
-    /// programs and to its user's files, the same locale everywhere; glibc's malloc
-    /// makes no arena when a thread finds another in it; Python's tables have the
-    /// same order.
+    /// A case of a command, in the usual place: [`PASSED_VARIABLES`] and
+    /// [`USUAL_VARIABLES`].
     pub fn new(name: String, command: Vec<String>) -> Self {
-        let set = [("LC_ALL", "C.UTF-8"), ("MALLOC_ARENA_MAX", "1"), ("PYTHONHASHSEED", "0")];
-        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let set = USUAL_VARIABLES.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         Self {
             name,
             command,
@@ -179,7 +191,7 @@ impl Default for Env {
 }
 
 fn passed() -> Vec<String> {
-    ["HOME", "PATH"].map(str::to_owned).into()
+    PASSED_VARIABLES.map(str::to_owned).into()
 }
 
 /// `"on"` or `"off"`.

@@ -19,7 +19,10 @@ mod shape;
 mod tests;
 
 pub use agree::agree;
-pub use baseline::{Baseline, BaselineError, Case, Cpus, Env, Exit, Region, SCHEMA, Switch};
+pub use baseline::{
+    Baseline, BaselineError, Case, Cpus, Env, Exit, PASSED_VARIABLES, Region, SCHEMA, Switch,
+    USUAL_VARIABLES,
+};
 pub use edit::Editor;
 pub use explain::{Missed, Tally, explain, self_test};
 pub use facts::{CallFact, CallFacts, Expected, Facts, PathFact, Recorded, Totals};

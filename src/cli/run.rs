@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use coldtrace::check::{PASSED_VARIABLES, USUAL_VARIABLES};
 use coldtrace::observe::{Moment, RegionSpec, Snapshot, Which};
 use coldtrace::record::{
     Artifact, Collect, Collected, CpuSamples, Environment, Imports, Interpreter, Record, Run,
@@ -13,7 +14,7 @@ use coldtrace::record::{
 use coldtrace::tracer::{
     Command, Ending, Held, Options, Place, high, reason, run_untraced, was_closed,
 };
-use coldtrace::{importtime, render, why_not_again};
+use coldtrace::{Scratch, importtime, render, why_not_again};
 
 use super::end::{End, Failure, OWN_FAILURE};
 use super::options::{Target, Tracing};
@@ -40,9 +41,11 @@ pub struct Args {
     /// [default: tee; with --fixed log]
     #[arg(long, value_name = "HOW")]
     output: Option<Keep>,
-    /// Run it where its counts repeat: addresses are not randomised; one processor;
-    /// of the environment PATH, HOME and what -E sets; nothing to read, and files to
-    /// write to; common limits; signals, session and descriptors of nobody else
+    /// Run it where its counts repeat, as `check` runs a new case: addresses are not
+    /// randomised; one processor; of the environment PATH and HOME, what new cases
+    /// set (LC_ALL, MALLOC_ARENA_MAX, MALLOC_TOP_PAD_, PYTHONHASHSEED), a TMPDIR of
+    /// its own and what -E sets; nothing to read, and files to write to; common
+    /// limits; signals, session and descriptors of nobody else
     #[arg(long, conflicts_with_all = ["pids", "detach_on_exit"])]
     fixed: bool,
     /// With --fixed: so many processors; 0 for all
@@ -59,7 +62,8 @@ pub struct Args {
     #[arg(long)]
     split: bool,
     /// Keep the value of this environment variable too; may be given more than
-    /// once (names are always kept, values never unless named)
+    /// once (names are always kept; values never unless named, but for HOME and TMPDIR
+    /// with --fixed)
     #[arg(long = "env-values", value_name = "NAME")]
     env_values: Vec<String>,
     /// What /proc says at the end of the command (memory, descriptors, limits),
@@ -148,11 +152,12 @@ impl Args {
 pub fn main(args: &Args) -> Result<End, Failure> {
     let mut target = args.tracing.target()?;
     let output = args.output.unwrap_or(if args.fixed { Keep::Log } else { Keep::Tee });
+    let mut scratch = None;
     if let (Target::Command(command), true) = (&mut target, args.fixed) {
         let mut place = Place::default();
         place.cpus = Some(args.fixed_cpus).filter(|&n| n > 0);
         place.disturb = args.disturb;
-        fix(command, place)?;
+        scratch = Some(fix(command, place)?);
     }
     let mut run = target.run(args.label.clone());
     for tag in &args.tags {
@@ -184,7 +189,14 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     };
     let how = How { tracing: &args.tracing, options, collect, trace: !args.no_trace };
     run.id = Some(dir.id().into());
-    let mut environment = environment(&target, &args.env_values);
+    if output == Keep::Log {
+        run.output = dir.path().canonicalize().ok().map(|dir| dir.to_string_lossy().into_owned());
+    }
+    let mut shown = args.env_values.clone();
+    if scratch.is_some() {
+        shown.extend(["HOME".into(), "TMPDIR".into()]);
+    }
+    let mut environment = environment(&target, &shown);
     let held = Held::new();
     let ran = prepare(output, &mut target, &dir)
         .and_then(|tee| how.run(target, run).map(|done| (done, tee)));
@@ -236,17 +248,29 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     Ok(if failures.is_empty() { end } else { End::Status(OWN_FAILURE) })
 }
 
-/// Puts the command into a fixed place; of the environment it gets what leads to
-/// programs and to its user's files.
-fn fix(command: &mut Command, place: Place) -> Result<(), Failure> {
-    let passed = ["PATH", "HOME"].map(|name| (name.into(), std::env::var_os(name)));
-    command.env.splice(..0, passed);
+/// Puts the command into the place of a new case of `check`; what -E says comes
+/// after that. Gives where its temporary files are, until it is dropped.
+fn fix(command: &mut Command, place: Place) -> Result<Scratch, Failure> {
+    let scratch = Scratch::new();
+    let made = scratch.and_then(|scratch| Ok((scratch.temporary()?, scratch)));
+    let (temporary, scratch) = made.map_err(|e| {
+        let inside = std::env::temp_dir();
+        Failure::own(format_args!(
+            "cannot make a directory in {}: {}",
+            inside.display(),
+            reason(&e)
+        ))
+    })?;
+    let passed = PASSED_VARIABLES.map(|name| (name.into(), std::env::var_os(name)));
+    let set = USUAL_VARIABLES.map(|(name, value)| (name.into(), Some(value.into())));
+    let temporary = [("TMPDIR".into(), Some(temporary.into()))];
+    command.env.splice(..0, passed.into_iter().chain(temporary).chain(set));
     command.env_clear = true;
     command.place = Some(place);
     let null = File::open("/dev/null")
         .map_err(|e| Failure::own(format_args!("cannot open /dev/null: {}", reason(&e))))?;
     command.stdin = Some(high(&null)?);
-    Ok(())
+    Ok(scratch)
 }
 
 /// The machine as it is now, and the variables that the command is to find.

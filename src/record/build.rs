@@ -176,6 +176,7 @@ impl Run {
             tags: IndexMap::new(),
             stdio: None,
             aslr: None,
+            output: None,
             argv,
         }
     }

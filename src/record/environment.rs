@@ -65,7 +65,8 @@ pub struct Environment {
     pub interpreter: Option<Interpreter>,
     /// Names of the command's environment variables, sorted.
     pub variables: Vec<String>,
-    /// Values of those that `--env-values` named.
+    /// Values of those that `--env-values` named, and in a fixed place (`run --fixed`,
+    /// `check`) of HOME and TMPDIR: what was done there is judged by them.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub values: IndexMap<String, String>,
 }

@@ -124,6 +124,10 @@ pub struct Run {
     /// that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aslr: Option<bool>,
+    /// The directory that was made for its standard output and error (stdout.log and
+    /// stderr.log in it), where coldtrace directed them to files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }
 
 /// What the command's standard streams are: `file`, `pipe`, `null` (/dev/null),

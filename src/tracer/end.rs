@@ -26,3 +26,11 @@ pub fn descriptor_limit() -> Option<usize> {
     let asked = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     (asked == 0).then(|| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
 }
+
+/// Kills a process group, by the id of its leader that has not been waited for.
+pub fn end_group(leader: u32) {
+    let Some(group) = i32::try_from(leader).ok().filter(|&id| id > 1) else { return };
+    // SAFETY: kill takes two numbers; the leader is there until it is waited for,
+    // so the group is its own.
+    unsafe { libc::kill(-group, libc::SIGKILL) };
+}

@@ -38,7 +38,7 @@ mod user;
 
 pub use calibrate::Cost;
 #[doc(hidden)] // The command line's own: no part of the tracer.
-pub use end::{descriptor_limit, die_by};
+pub use end::{descriptor_limit, die_by, end_group};
 pub use error::Error;
 #[doc(hidden)]
 pub use error::reason;

@@ -1,12 +1,13 @@
 //! Runs cases and judges them.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use coldtrace::check::{
     Baseline, Case, CaseReport, Judged, Problem, ProblemKind, REPORT_SCHEMA, Report, Shape, State,
     Verdict, Warning, WarningKind, agree, judge, locate, self_test as missed_by,
 };
-use coldtrace::record::read;
+use coldtrace::record::{Record, read};
 use coldtrace::render::{command_line, counted};
 use coldtrace::tracer::Held;
 use coldtrace::{CaseRun, Checker};
@@ -21,6 +22,8 @@ struct Judging<'a> {
     checker: Checker,
     /// What was seen in each run.
     shapes: Vec<Shape>,
+    /// What is judged instead of a run.
+    saved: Option<Record>,
 }
 
 /// Judges all cases; gives what their runs looked like, too.
@@ -37,26 +40,35 @@ pub fn judge_all(
         strict: args.strict,
         cases: Vec::new(),
     };
-    for case in cases_of(args, cases)? {
+    for case in cases_of(judging.saved.as_ref(), cases)? {
         report.cases.push(judging.case(case)?);
     }
     locate(&mut report, &opened.text);
     Ok((report, judging.shapes))
 }
 
-/// Of a saved run one case only can be judged.
-fn cases_of<'a>(args: &Args, cases: &'a [Case]) -> Result<&'a [Case], Failure> {
-    if args.saved.is_some() && cases.len() != 1 {
+/// Of a saved run one case only can be judged: that of its name and command; else
+/// of its command, or of its name.
+fn cases_of<'a>(saved: Option<&Record>, cases: &'a [Case]) -> Result<&'a [Case], Failure> {
+    let Some(Record { run, .. }) = saved.filter(|_| cases.len() > 1) else { return Ok(cases) };
+    let name = |case: &Case| case.name == run.label;
+    let command = |case: &Case| case.command == run.argv;
+    let only = |of: &dyn Fn(&Case) -> bool| {
+        let mut found = cases.iter().enumerate().filter(|(_, case)| of(case)).map(|(i, _)| i);
+        found.next().filter(|_| found.next().is_none()).and_then(|i| cases.get(i..=i))
+    };
+    let found = only(&|case| name(case) && command(case)).or_else(|| only(&command));
+    found.or_else(|| only(&name)).ok_or_else(|| {
         let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-        let what = format!("-r: whose run is it? --case is one of {}", names.join(", "));
-        return Err(failure(USAGE, what));
-    }
-    Ok(cases)
+        failure(USAGE, format_args!("-r needs --case NAME: one of {}", names.join(", ")))
+    })
 }
 
 impl<'a> Judging<'a> {
     fn new(args: &'a Args, held: &'a Held, opened: &'a Opened) -> Result<Self, Failure> {
-        Ok(Self { args, held, opened, checker: super::checker(opened)?, shapes: Vec::new() })
+        let saved = args.saved.as_ref().map(|run| saved(run, &args.runs)).transpose()?;
+        let checker = super::checker(opened)?;
+        Ok(Self { args, held, opened, checker, shapes: Vec::new(), saved })
     }
 
     /// Runs a case, or takes the saved run; says what kept it from being run.
@@ -65,7 +77,7 @@ impl<'a> Judging<'a> {
         case: &Case,
         kept: &mut Option<String>,
     ) -> Result<Result<CaseRun, Problem>, Failure> {
-        let Some(run) = &self.args.saved else {
+        let Some(saved) = &self.saved else {
             return match super::run_case(&self.checker, case, None, self.held)? {
                 Ok(mut run) => {
                     if let Some(runs) = &self.args.keep {
@@ -77,25 +89,17 @@ impl<'a> Judging<'a> {
                 }
                 Err(error) => {
                     let (text, stderr) = (super::not_run(case, &error)?, Vec::new());
-                    let hint = Some("check its command and its env in the baseline".into());
+                    let hint = Some(error.hint().into());
                     Ok(Err(Problem { kind: ProblemKind::Command, text, hint, stderr }))
                 }
             };
         };
-        let saved = read(run, &self.args.runs).map_err(|e| failure(USAGE, e))?;
-        let whole = saved.processes.is_some() && saved.files.is_some() && saved.network.is_some();
-        if saved.measurement.trace.is_some() || !whole {
-            let what = format!(
-                "{run} was taken without tracing, of some calls only, or by an older coldtrace"
-            );
-            return Err(failure(USAGE, what));
-        }
         if saved.run.argv != case.command {
             let (ran, wanted) = (command_line(&saved.run.argv), command_line(&case.command));
-            let what = format!("{run} is of `{ran}`, and case {} of `{wanted}`", case.name);
+            let what = format!("the run is of `{ran}`, and case {} of `{wanted}`", case.name);
             return Err(failure(USAGE, what));
         }
-        let saved = self.checker.judge_saved(saved, &case.exit);
+        let saved = self.checker.judge_saved(saved.clone(), &case.exit);
         Ok(match other_place(case, &saved) {
             Some(text) => Err(Problem {
                 kind: ProblemKind::Facts,
@@ -207,6 +211,17 @@ impl<'a> Judging<'a> {
         }
         Ok(found)
     }
+}
+
+/// The record of a run of which all calls were traced.
+fn saved(run: &str, runs: &Path) -> Result<Record, Failure> {
+    let saved = read(run, runs).map_err(|e| failure(USAGE, e))?;
+    let whole = saved.processes.is_some() && saved.files.is_some() && saved.network.is_some();
+    if saved.measurement.trace.is_some() || !whole {
+        let what = "was taken without tracing, of some calls only, or by an older coldtrace";
+        return Err(failure(USAGE, format_args!("{run} {what}")));
+    }
+    Ok(saved)
 }
 
 /// Why the place of a saved run is not that of the recorded ones.
@@ -334,7 +349,7 @@ pub fn self_test(
 ) -> Result<End, Failure> {
     let judging = Judging::new(args, held, opened)?;
     let mut out = String::new();
-    for case in cases_of(args, cases)? {
+    for case in cases_of(judging.saved.as_ref(), cases)? {
         let run = match judging.ran(case, &mut None)? {
             Ok(run) => run,
             Err(problem) => {

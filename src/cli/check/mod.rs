@@ -172,16 +172,19 @@ fn run(args: &Args, held: &Held) -> Result<End, Failure> {
         return judging::self_test(args, held, &opened, &cases, &mut output);
     }
     let (report, shapes) = judging::judge_all(args, held, &opened, &cases)?;
-    if let Some(file) = &args.seccomp_profile {
-        profile(file, &cases, &shapes)?;
-    }
-    output.write(&args.format.write(&report, output.width()))?;
+    // What one of them cannot be written to is no reason to lose the others.
+    let mut written = vec![output.write(&args.format.write(&report, output.width()))];
     for (format, file) in &args.reports {
         let text = format.write(&report, render::DEFAULT_WIDTH);
-        let mut output = Output::open(Some(file))?;
-        output.write(&text)?;
+        written.push(Output::open(Some(file)).and_then(|mut output| output.write(&text)));
     }
-    Ok(End::Status(report.status()))
+    if let Some(file) = &args.seccomp_profile {
+        written.push(profile(file, &cases, &shapes));
+    }
+    let mut failures = written.into_iter().filter_map(Result::err);
+    let Some(first) = failures.next() else { return Ok(End::Status(report.status())) };
+    failures.for_each(|failure| say(&failure.message));
+    Err(first)
 }
 
 /// Writes the profile of what was seen, and says what it cannot know.
@@ -286,7 +289,7 @@ fn run_case(
     disturb: Option<u32>,
     held: &Held,
 ) -> Result<Result<CaseRun, CaseError>, Failure> {
-    let run = checker.run(case, disturb);
+    let run = checker.run(case, disturb, &|| held.signal().is_some());
     match held.signal() {
         Some(_) => Err(failure(USAGE, "interrupted")),
         None => Ok(run),

@@ -88,6 +88,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
             tags: IndexMap::new(),
             stdio: None,
             aslr: None,
+            output: None,
         },
         environment: None,
         platform: None,
