@@ -230,6 +230,22 @@ fn read_only_directories_of_an_ordinary_user_are_removed() {
     assert_eq!(place.left(), 0);
 }
 
+#[test]
+fn what_cannot_be_removed_is_said_in_one_line() {
+    let place = Place::new("unremovable", &(case("a", "chmod 555 $TMPDIR/../..", "") + ANY));
+    let Some(mut nobody) = nobody() else { return };
+    std::os::unix::fs::chown(place.path("tmp"), Some(65534), Some(65534)).expect("root may");
+    let own = place.command("check", &[]);
+    nobody.arg(own.get_program()).args(own.get_args()).current_dir(place.0.root());
+    let finished = finish(nobody.env("TMPDIR", place.path("tmp")));
+    finished.assert_code(0);
+    let said = finished.err();
+    assert!(said.starts_with("coldtrace: cannot remove /"), "{finished}");
+    assert!(said.ends_with(": Permission denied\n"), "{finished}");
+    assert_eq!(said.lines().count(), 1, "{finished}");
+    assert_eq!(place.left(), 1);
+}
+
 // ---- reports and profiles ----
 
 /// Names that a profile allows because they were seen.

@@ -152,6 +152,12 @@ impl Normaliser {
 
     /// The path as a baseline has it.
     pub fn path(&self, path: &str) -> String {
+        // What a program gives as a socket's address is as it wrote it.
+        let mut short = path.to_owned();
+        while short.contains("/./") {
+            short = short.replace("/./", "/");
+        }
+        let path = short.as_str();
         let inside =
             |dir: &str| path.strip_prefix(dir).filter(|r| r.is_empty() || r.starts_with('/'));
         let found = self.prefixes.iter().find_map(|(name, dir)| Some((name, inside(dir)?)));
@@ -272,6 +278,7 @@ mod tests {
         assert_eq!(n.path("/home/ann/src/app"), "{cwd}");
         assert_eq!(n.path("/home/anna/x"), "/home/anna/x");
         assert_eq!(n.path("/home"), "/home");
+        assert_eq!(n.path("/home/ann/./././.s"), "{home}/.s");
     }
 
     #[test]
