@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::check::{Case, Cpus, Exit, Normalise, Normaliser, Shape, Switch};
+use crate::check::{Case, Cpus, Exit, Normalise, Normaliser, OUTPUT, Shape, Switch};
 use crate::observe::{Moment, RegionSpec, Which};
 use crate::record::{Artifact, Collect, Environment, Outcome, Record, Run, RunDir, RunDirError};
 use crate::tracer::{Command, Error, Options, Place, high, reason, trace};
@@ -186,7 +186,7 @@ impl Checker {
             entry.map(|value| String::from_utf8_lossy(value).into_owned())
         };
         let output = self.scratch.path().to_string_lossy();
-        Normaliser::new(&self.normalise, variable).with_prefix("{output}", &output)
+        Normaliser::new(&self.normalise, variable).with_prefix(OUTPUT, &output)
     }
 }
 

@@ -25,7 +25,7 @@ pub use families::Families;
 pub use judge::{Judged, judge};
 pub use learn::{Seen, learn, passing};
 pub use lines::locate;
-pub use normalise::{Normalise, Normaliser};
+pub use normalise::{Normalise, Normaliser, OUTPUT};
 pub use profile::{NOTE as SECCOMP_NOTE, seccomp_profile};
 pub use report::*;
 pub use rule::{Access, Calls, Demand, Level, Metric, Pattern, Rule};

@@ -222,8 +222,8 @@ fn confirmed(
 /// What the first run wrote and the next did not.
 pub fn wrote_first<'a>(run: &'a CaseRun, again: &CaseRun) -> Vec<&'a str> {
     let wrote =
-        |shape: &Shape, path: &String| shape.paths.get(path).is_some_and(|used| used.written);
-    let all = run.shape.paths.iter().filter(|(_, used)| used.written);
+        |shape: &Shape, path: &String| shape.paths.get(path).is_some_and(|used| used.writes > 0);
+    let all = run.shape.paths.iter().filter(|(_, used)| used.writes > 0);
     all.map(|(path, _)| path)
         .filter(|path| !wrote(&again.shape, path))
         .map(String::as_str)
