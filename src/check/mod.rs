@@ -13,6 +13,8 @@ mod normalise;
 mod profile;
 mod report;
 mod rule;
+#[cfg(test)]
+mod rule_tests;
 mod shape;
 #[cfg(test)]
 mod tests;

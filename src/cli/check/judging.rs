@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use coldtrace::check::{
     Baseline, Case, CaseReport, Judged, Problem, ProblemKind, REPORT_SCHEMA, Report, Shape, State,
-    Warning, WarningKind, judge, locate, self_test as missed_by,
+    Warning, WarningKind, judge, locate, self_test as missed_by, spare_rules,
 };
 use coldtrace::record::read;
 use coldtrace::render::counted;
@@ -40,6 +40,7 @@ pub fn judge_all(
     for case in cases_of(args, cases)? {
         report.cases.push(judging.case(case)?);
     }
+    spare_rules(&mut report, &opened.baseline);
     locate(&mut report, &opened.text);
     Ok((report, judging.shapes))
 }
