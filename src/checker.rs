@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::check::{Case, Cpus, Exit, Normalise, Normaliser, Shape, Switch};
+use crate::check::{Case, Cpus, Exit, Normalise, Normaliser, OUTPUT, Shape, Switch};
 use crate::observe::{Moment, RegionSpec, Which};
 use crate::record::{Artifact, Collect, Environment, Outcome, Record, Run, RunDir, RunDirError};
 use crate::scratch::Scratch;
@@ -202,7 +202,7 @@ impl Checker {
         }
         let record = self.traced(case, &command, &found).map_err(|e| led_from(e, &cwd))?;
         let output = self.scratch.path().to_string_lossy();
-        let normaliser = self.normaliser(&cwd, &found).with_prefix("{output}", &output);
+        let normaliser = self.normaliser(&cwd, &found).with_prefix(OUTPUT, &output);
         let shape = Shape::of(&record, normaliser);
         let ended = otherwise(&case.exit, &record.outcome);
         let stderr = tail(&mut stderr).unwrap_or_default();
@@ -244,7 +244,7 @@ impl Checker {
         }
         let mut normaliser = self.normaliser(Path::new(&cwd), &found);
         if let Some(output) = &record.run.output {
-            normaliser = normaliser.with_prefix("{output}", output);
+            normaliser = normaliser.with_prefix(OUTPUT, output);
         }
         let shape = Shape::of(&record, normaliser);
         let ended = otherwise(exit, &record.outcome);

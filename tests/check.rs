@@ -395,7 +395,7 @@ fn each_case_has_its_rules_and_its_result() {
          [[rule]]\nid = \"counts\"\nfacts = true\n\
          [[rule]]\nid = \"early\"\ncase = \"app\"\nregion = \"early\"\nfacts = true\n\
          [[rule]]\nid = \"late\"\ncase = \"app\"\nregion = \"early\"\nsyscall = \"getppid\"\n\
-         [[rule]]\nid = \"quiet\"\ncase = \"true\"\nsyscall = \"%network\"\nexcept = \"10.0.0.1:*\"\n"
+         [[rule]]\nid = \"quiet\"\ncase = \"true\"\nsyscall = \"connect\"\nexcept = \"10.0.0.1:*\"\n"
     );
     put(place.path("coldtrace.toml"), text);
     place.run(&["--update"]).assert_code(0);

@@ -6,9 +6,11 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use crate::syscall::errno::{signal_name, signal_number};
+
 use super::facts::Facts;
-use super::normalise::Normalise;
-use super::rule::Rule;
+use super::normalise::{Normalise, OUTPUT, names_in};
+use super::rule::{Demand, Metric, Rule};
 
 /// The version of the file's format.
 pub const SCHEMA: i64 = 1;
@@ -149,7 +151,11 @@ impl<'de> Deserialize<'de> for Exit {
         }
         match Written::deserialize(from)? {
             Written::Status(status) => Ok(Self::Status(status.into())),
-            Written::Signal(name) if name.starts_with("SIG") => Ok(Self::Signal(name)),
+            Written::Signal(name) if name.starts_with("SIG") => match signal_number(&name) {
+                // As a record has it.
+                Some(number) => Ok(Self::Signal(signal_name(number).into_owned())),
+                None => Err(D::Error::custom(format_args!("exit = \"{name}\": no such signal"))),
+            },
             Written::Signal(name) => Err(D::Error::custom(format_args!(
                 "exit = \"{name}\": expected an exit status, or a signal's name: \"SIGTERM\""
             ))),
@@ -297,9 +303,14 @@ impl Baseline {
             }
             for (region, events) in &case.regions {
                 for event in [Some(&events.from), events.until.as_ref()].into_iter().flatten() {
-                    crate::observe::Moment::parse(event).map_err(|e| {
-                        format!("case \"{name}\": region \"{region}\": {event}: {e}")
-                    })?;
+                    let failed = |why: String| {
+                        format!("case \"{name}\": region \"{region}\": {event}: {why}")
+                    };
+                    crate::observe::Moment::parse(event).map_err(|e| failed(e.to_string()))?;
+                    // Events know paths as they are; alternatives have a comma.
+                    if let Some(name) = names_in(event).find(|name| !name.contains(',')) {
+                        return Err(failed(format!("{name} is no path here: write it out")));
+                    }
                 }
             }
             for platform in case.facts.keys() {
@@ -318,8 +329,44 @@ impl Baseline {
             if let Some(name) = rule.cases.iter().find(|name| !known(name)) {
                 return Err(format!("rule \"{}\": there is no case \"{name}\"", rule.id));
             }
+            self.validate_rule(rule).map_err(|why| format!("rule \"{}\": {why}", rule.id))?;
         }
         Ok(())
+    }
+
+    /// What a rule says of the rest of the file.
+    fn validate_rule(&self, rule: &Rule) -> Result<(), String> {
+        let patterns: Vec<_> = match &rule.demand {
+            Demand::Paths { paths, except, .. } => paths.iter().chain(except).collect(),
+            Demand::Calls { except, .. } => except.iter().collect(),
+            Demand::Programs(allowed) => allowed.iter().collect(),
+            _ => Vec::new(),
+        };
+        for pattern in patterns.into_iter().chain(&rule.exe) {
+            if let Some(name) = self.normalise.unknown_name(&pattern.text) {
+                let known: Vec<&str> = self.normalise.prefixes.keys().map(String::as_str).collect();
+                return Err(format!(
+                    "\"{}\": {name} stands for nothing: known are {} and what patterns make",
+                    pattern.text,
+                    [&known[..], &[OUTPUT]].concat().join(", ")
+                ));
+            }
+        }
+        let needs_paths = match &rule.demand {
+            Demand::NewPaths(..) => true,
+            Demand::Ratio { metric, .. } => {
+                matches!(metric, Metric::Paths | Metric::Misses | Metric::Opens | Metric::Execs)
+            }
+            _ => false,
+        };
+        let without = |case: &&Case| needs_paths && !case.paths && rule.is_for(&case.name);
+        match self.cases.iter().find(without) {
+            Some(case) => Err(format!(
+                "case \"{}\" has paths = false: no paths are recorded to compare with",
+                case.name
+            )),
+            None => Ok(()),
+        }
     }
 }
 
@@ -383,6 +430,33 @@ facts = true
     }
 
     #[test]
+    fn names_in_braces_are_those_that_something_makes() {
+        let case = "[[case]]\nname = \"a\"\ncommand = [\"a\"]\n";
+        let made = "patterns = [\"pid\", { regex = \"x+\", to = \"{x}\" }]\nprefixes = { \"{me}\" = \"/m\" }";
+        let rule = |path: &str| format!("[[rule]]\nid = \"r\"\npath = \"{path}\"\n");
+        let read = |normalise: &str, path: &str| {
+            Baseline::parse(&format!("schema = 1\n{normalise}\n{case}{}", rule(path)), "x").is_ok()
+        };
+        for path in ["{home}/x", "{cwd}/{hex}", "{tmp}/{random}", "{output}/**", "/proc/{pid}/mem"]
+        {
+            assert!(read("", path), "{path}");
+        }
+        let own = format!("[normalise]\n{made}");
+        assert!(read(&own, "{me}/{x}/{pid}") && read(&own, "{output}/x"));
+        assert!(!read(&own, "{home}/x") && !read(&own, "{me}/{hex}"));
+    }
+
+    #[test]
+    fn a_signal_is_called_as_a_record_has_it() {
+        let case = |exit: &str| -> Case {
+            let text = format!("name = \"a\"\ncommand = [\"a\"]\nexit = \"{exit}\"");
+            toml_edit::de::from_str(&text).unwrap()
+        };
+        assert_eq!(case("SIGKILL").exit, Exit::Signal("SIGKILL".into()));
+        assert_eq!(case("SIGIOT").exit, Exit::Signal("SIGABRT".into()));
+    }
+
+    #[test]
     fn what_is_wrong_is_one_line_with_its_line() {
         let case = "schema = 1\n[[case]]\nname = \"a\"\ncommand = [\"a\"]\n";
         let facts =
@@ -394,6 +468,7 @@ facts = true
             ("schema = 1\n[[case]]\nname =".to_owned(), Some(3), ""),
             (format!("{case}exec = 3"), Some(5), "unknown field `exec`"),
             (format!("{case}exit = \"TERM\""), Some(5), "signal's name"),
+            (format!("{case}exit = \"SIGKIL\""), Some(5), "no such signal"),
             (format!("{case}cpus = 0"), Some(5), "number of processors"),
             (format!("{case}timeout = \"soon\""), Some(5), "soon"),
             (
@@ -417,6 +492,21 @@ facts = true
                 "no case \"b\"",
             ),
             (format!("{case}[[rule]]\nid = \"r\"\nfacts = 1"), Some(7), ""),
+            (format!("{case}[[rule]]\nid = \"r\"\npath = \"{{hmoe}}/**\""), None, "{hmoe} stands"),
+            (format!("{case}[[rule]]\nid = \"r\"\npath = \"*.{{c,h}}\""), None, "{c,h} stands"),
+            (format!("{case}[[rule]]\nid = \"r\"\nexec = \"{{cdw}}/x\""), None, "{cdw} stands"),
+            (
+                format!(
+                    "{case}paths = false\n[[rule]]\nid = \"r\"\nmetric = \"paths\"\nmax_new_paths = 0"
+                ),
+                None,
+                "paths = false",
+            ),
+            (
+                format!("{case}regions = {{ r = {{ from = \"open:{{cwd}}/f\" }} }}"),
+                None,
+                "{cwd} is no path here",
+            ),
         ] {
             let error = Baseline::parse(&text, "x.toml").expect_err(&text);
             let shown = error.to_string();

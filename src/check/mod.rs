@@ -14,6 +14,8 @@ mod normalise;
 mod profile;
 mod report;
 mod rule;
+#[cfg(test)]
+mod rule_tests;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -30,7 +32,7 @@ pub use families::Families;
 pub use judge::{Judged, judge};
 pub use learn::{Seen, learn, passing};
 pub use lines::locate;
-pub use normalise::{Normalise, Normaliser};
+pub use normalise::{Normalise, Normaliser, OUTPUT};
 pub use profile::{NOTE as SECCOMP_NOTE, seccomp_profile};
 pub use report::*;
 pub use rule::{Access, Calls, Demand, Level, Metric, Pattern, Rule};

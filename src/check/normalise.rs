@@ -40,7 +40,7 @@ pub enum Pattern {
     /// `hex8+`: eight or more hexadecimal digits, at least one of them 0 to 9.
     Hex,
     /// `mkstemp`: the end of a name right in a directory for temporary files that
-    /// is six or more letters and digits, a suffix like `.c` apart.
+    /// is six or more letters and digits and no word, a suffix like `.c` apart.
     Mkstemp,
     /// `{ regex = "...", to = "{x}" }`: what matches.
     Regex {
@@ -49,6 +49,35 @@ pub enum Pattern {
         /// What is put in its place.
         to: String,
     },
+}
+
+impl Normalise {
+    /// A name in braces of a text that stands for nothing: no directory, and nothing
+    /// that is put in a path's place.
+    pub fn unknown_name<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let made = |name: &str| {
+            self.patterns.iter().any(|pattern| match pattern {
+                Pattern::Pid => name == "{pid}",
+                Pattern::Hex => name == "{hex}",
+                Pattern::Mkstemp => name == "{random}",
+                Pattern::Regex { to, .. } => to.contains(name),
+            })
+        };
+        let known = |name: &str| name == OUTPUT || self.prefixes.contains_key(name) || made(name);
+        names_in(text).find(|name| !known(name))
+    }
+}
+
+/// The directory of standard output and error.
+pub const OUTPUT: &str = "{output}";
+
+/// Names in braces: `{home}`.
+pub fn names_in(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices('{').filter_map(|(at, _)| {
+        let rest = text.get(at..)?;
+        let end = rest.find('}')?;
+        rest.get(..=end)
+    })
 }
 
 impl<'de> Deserialize<'de> for Pattern {
@@ -158,13 +187,29 @@ impl Normaliser {
             short = short.replace("/./", "/");
         }
         let path = short.as_str();
-        let inside =
-            |dir: &str| path.strip_prefix(dir).filter(|r| r.is_empty() || r.starts_with('/'));
-        let found = self.prefixes.iter().find_map(|(name, dir)| Some((name, inside(dir)?)));
-        let (start, rest) = match found {
-            Some((name, rest)) => (name.as_str(), rest),
-            None => ("", path),
-        };
+        let found = self.prefixes.iter().find_map(|(name, dir)| Some((name, below(path, dir)?)));
+        match found {
+            Some((name, rest)) => self.replaced(name, rest),
+            None => self.replaced("", path),
+        }
+    }
+
+    /// All names by which a rule may mean the path: as the program gave it, as a
+    /// baseline has it, and below each directory that has a name and contains it.
+    /// (Where home is the working directory too, a file in it is in both.)
+    pub fn names(&self, path: &str) -> BTreeSet<String> {
+        let mut names = BTreeSet::from([path.to_owned(), self.replaced("", path)]);
+        for (name, dir) in &self.prefixes {
+            if let Some(rest) = below(path, dir) {
+                names.insert(format!("{name}{rest}"));
+                names.insert(self.replaced(name, rest));
+            }
+        }
+        names
+    }
+
+    /// What follows a directory's name, without what no two runs have in common.
+    fn replaced(&self, start: &str, rest: &str) -> String {
         let mut parts: Vec<String> = rest.split('/').map(str::to_owned).collect();
         for pattern in &self.patterns {
             match pattern {
@@ -207,6 +252,11 @@ impl Normaliser {
     }
 }
 
+/// What of the path follows the directory, if it is in it, or is it.
+fn below<'a>(path: &'a str, dir: &str) -> Option<&'a str> {
+    path.strip_prefix(dir).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 fn longest_first(a: &(String, String), b: &(String, String)) -> std::cmp::Ordering {
     b.1.len().cmp(&a.1.len()).then_with(|| a.0.cmp(&b.0))
 }
@@ -238,7 +288,14 @@ fn hex(part: &str) -> String {
 
 /// A name whose last six or more letters and digits were made up, but for a suffix
 /// such as `.c`; what makes them up keeps what stands before (`cc`, `tmp`, `app.`).
+///
+/// What has neither a digit nor a capital letter is a word: `config.toml`,
+/// `.python-version`. Of the names that glibc's mkstemp(3) makes up (six of 62
+/// letters and digits) 26^6 / 62^6, less than 1 %, look so too and are not replaced.
+/// Python's `tmp` and eight of small letters, digits and `_` are always, so that
+/// `tmpsettings` is taken for one of these; and `README` for one of mkstemp's.
 fn random_end(name: &str) -> String {
+    const PYTHONS: usize = 8;
     let made_up = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let (stem, suffix) = match name.rsplit_once('.') {
         Some((stem, suffix)) if suffix.len() < 6 && !suffix.is_empty() => {
@@ -248,11 +305,14 @@ fn random_end(name: &str) -> String {
     };
     let kept = stem.trim_end_matches(made_up);
     let end = &stem[kept.len()..];
-    if end.len() < 6 {
-        return name.to_owned();
-    }
     let word =
         ["tmp", "cc"].into_iter().find(|word| end.starts_with(word) && end.len() - word.len() >= 6);
+    let random = end.strip_prefix(word.unwrap_or("")).unwrap_or(end);
+    let pythons = word == Some("tmp") && random.len() == PYTHONS;
+    let is_word = !random.contains(|c: char| c.is_ascii_digit() || c.is_ascii_uppercase());
+    if random.len() < 6 || is_word && !pythons {
+        return name.to_owned();
+    }
     format!("{kept}{}{{random}}{suffix}", word.unwrap_or(""))
 }
 
@@ -309,6 +369,39 @@ mod tests {
         assert_eq!(n.path("/tmp/log.txt"), "/tmp/log.txt");
         assert_eq!(n.path("/home/ann/app.Xy12Zq"), "{home}/app.Xy12Zq");
         assert_eq!(n.path("/tmp"), "/tmp");
+    }
+
+    #[test]
+    fn words_are_not_made_up() {
+        let n = normaliser();
+        for path in [
+            "/tmp/.python-version",
+            "/tmp/config.toml",
+            "/tmp/secrets",
+            "/tmp/log_file",
+            "/tmp/ccache",
+        ] {
+            assert_eq!(n.path(path), path);
+        }
+        // Eight of Python's letters may be small ones only.
+        assert_eq!(n.path("/tmp/tmpqwertzui"), "/tmp/tmp{random}");
+        assert_eq!(n.path("/tmp/tmpab_cdefg"), "/tmp/tmp{random}");
+        assert_eq!(n.path("/tmp/ccabcdeF.s"), "/tmp/cc{random}.s");
+        assert_eq!(n.path("/tmp/app-abcde1"), "/tmp/app-{random}");
+    }
+
+    #[test]
+    fn a_path_has_all_names_that_a_rule_may_give_it() {
+        let here = |_: &str| Some("/home/ann".to_owned());
+        let n = Normaliser::new(&Normalise::default(), here).with_tasks([4711]);
+        let names = |path: &str| n.names(path).into_iter().collect::<Vec<_>>();
+        assert_eq!(
+            names("/home/ann/.secret"),
+            ["/home/ann/.secret", "{cwd}/.secret", "{home}/.secret", "{tmp}/.secret"]
+        );
+        assert_eq!(names("/proc/4711/mem"), ["/proc/4711/mem", "/proc/{pid}/mem"]);
+        assert_eq!(normaliser().names("/tmp/Secret1").len(), 2);
+        assert_eq!(names("/etc/passwd"), ["/etc/passwd"]);
     }
 
     #[test]

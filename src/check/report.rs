@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::baseline::Baseline;
 use super::facts::Expected;
 use super::rule::Level;
 
@@ -257,6 +258,46 @@ impl Report {
         } else {
             0
         }
+    }
+}
+
+/// Takes out the warnings about a rule that another case makes wrong: that one uses
+/// the exception, or reaches what the rule allows. What is compared with a case's own
+/// facts is a matter of that case.
+pub fn spare_rules(report: &mut Report, baseline: &Baseline) {
+    let absolute = |rule: &str| {
+        let rule = baseline.rules.iter().find(|known| known.id == rule);
+        rule.is_some_and(|rule| rule.demand.is_absolute())
+    };
+    let same = |a: &Warning, b: &Warning| {
+        a.kind == b.kind
+            && a.rule == b.rule
+            && match a.kind {
+                WarningKind::Unused => a.text == b.text,
+                // How much lower is each case's own.
+                WarningKind::Improved => a.rule.as_deref().is_some_and(absolute),
+                _ => false,
+            }
+    };
+    let spared = |case: &CaseReport, warning: &Warning| {
+        let Some(rule) = &warning.rule else { return false };
+        if !same(warning, warning) {
+            return false;
+        }
+        let judged = |other: &&CaseReport| {
+            let verdict = other.verdicts.iter().find(|verdict| verdict.rule == *rule);
+            verdict.is_some_and(|verdict| verdict.state != State::Unjudged)
+        };
+        let others = report.cases.iter().filter(|other| other.case != case.case).filter(judged);
+        others.into_iter().any(|other| !other.warnings.iter().any(|w| same(w, warning)))
+    };
+    let kept: Vec<Vec<Warning>> = report
+        .cases
+        .iter()
+        .map(|case| case.warnings.iter().filter(|w| !spared(case, w)).cloned().collect())
+        .collect();
+    for (case, warnings) in report.cases.iter_mut().zip(kept) {
+        case.warnings = warnings;
     }
 }
 

@@ -3,6 +3,8 @@
 use globset::{GlobBuilder, GlobMatcher};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::observe::{family, is_family};
+use crate::syscall::errno::{errno_label, errno_name};
 use crate::syscall::{Abi, CallSet};
 
 use super::families::{Families, plain};
@@ -125,8 +127,8 @@ impl Metric {
     const WORDS: &str = "calls, errors, paths, misses, opens, processes, threads, execs and the \
                          names of errnos (ENOENT)";
 
-    fn parse(word: &str) -> Option<Self> {
-        Some(match word {
+    fn parse(word: &str) -> Result<Self, String> {
+        Ok(match word {
             "calls" => Self::Calls,
             "errors" => Self::Errors,
             "paths" => Self::Paths,
@@ -135,8 +137,11 @@ impl Metric {
             "processes" => Self::Processes,
             "threads" => Self::Threads,
             "execs" => Self::Execs,
-            errno if errno.starts_with('E') => Self::Errno(errno.to_owned()),
-            _ => return None,
+            errno if is_errno(errno) => Self::Errno(errno.to_owned()),
+            errno if errno.starts_with('E') => {
+                return Err(format!("metric \"{errno}\": there is no such errno{}", near(errno)));
+            }
+            _ => return Err(format!("metric \"{word}\": known are {}", Self::WORDS)),
         })
     }
 
@@ -154,6 +159,27 @@ impl Metric {
             Self::Execs => "execs",
         }
     }
+}
+
+/// Numbers of errnos, also of those that only a tracer sees (errno-base.h, errno.h of
+/// the kernel).
+const ERRNOS: std::ops::Range<i32> = 1..4096;
+
+/// Whether a record can have it: a name, or `errno_4095` of a number without one.
+fn is_errno(word: &str) -> bool {
+    ERRNOS.into_iter().any(|errno| errno_label(errno) == word)
+}
+
+/// The errno whose name begins or ends the same, where there is one: what was meant.
+fn near(word: &str) -> String {
+    let names = ERRNOS.into_iter().filter_map(errno_name);
+    let alike = |name: &&str| {
+        let same = name.bytes().zip(word.bytes()).take_while(|(a, b)| a == b).count();
+        let (a, b) = (name.bytes().rev(), word.bytes().rev());
+        let same = same + a.zip(b).take_while(|(a, b)| a == b).count();
+        same + 1 >= word.len().max(name.len())
+    };
+    names.into_iter().find(alike).map_or_else(String::new, |name| format!(": did you mean {name}?"))
 }
 
 /// How a path is touched.
@@ -191,6 +217,21 @@ impl Pattern {
         let glob = GlobBuilder::new(&escaped).literal_separator(true).build();
         let glob = glob.map_err(|e| format!("\"{text}\" is no pattern: {}", e.kind()))?;
         Ok(Self { text: text.to_owned(), glob: glob.compile_matcher() })
+    }
+
+    /// The same for addresses, in which `[` and `]` stand for themselves: `[::1]:*`.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub fn address(text: &str) -> Result<Self, String> {
+        let mut escaped = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '[' | ']' => escaped.extend(['[', c, ']']),
+                c => escaped.push(c),
+            }
+        }
+        Ok(Self { text: text.to_owned(), ..Self::new(&escaped)? })
     }
 
     /// Whether the whole text matches.
@@ -244,6 +285,13 @@ impl Calls {
         }
     }
 
+    /// One of them that a record has no address or family of.
+    fn without_address(&self) -> Option<&'static str> {
+        let all =
+            self.sets.iter().flat_map(|(abi, set)| abi.calls().filter(|sys| set.contains(*sys)));
+        all.filter_map(crate::syscall::Sys::name).find(|name| !ADDRESSED.contains(name))
+    }
+
     /// Whether the call, or one of its family, is among them.
     pub fn contain(&self, name: &str, families: Families) -> bool {
         let has = |name: &str| {
@@ -254,6 +302,10 @@ impl Calls {
         families.members(plain(name)).into_iter().any(has)
     }
 }
+
+/// The calls that a record's network has: see [`crate::record::NetworkRow`].
+const ADDRESSED: [&str; 7] =
+    ["socket", "socketpair", "connect", "bind", "sendto", "sendmsg", "sendmmsg"];
 
 /// A string, or several.
 #[derive(Debug, Clone, Deserialize)]
@@ -307,9 +359,48 @@ impl<'de> Deserialize<'de> for Rule {
     }
 }
 
+fn strings(words: Option<OneOrMore>) -> Vec<String> {
+    words.map(Into::into).unwrap_or_default()
+}
+
 fn patterns(words: Option<OneOrMore>) -> Result<Vec<Pattern>, String> {
-    let words: Vec<String> = words.map(Into::into).unwrap_or_default();
-    words.iter().map(|word| Pattern::new(word)).collect()
+    strings(words).iter().map(|word| Pattern::new(word)).collect()
+}
+
+/// What is possible of one program or region only.
+fn of_a_part(w: &Written, demand: &Demand) -> Result<(), String> {
+    if w.exe.is_some() && w.region.is_some() && !demand.is_absolute() {
+        return Err("what is recorded is of a program or of a region, not of both".into());
+    }
+    if w.region.is_some() && matches!(demand, Demand::Programs(_)) {
+        return Err("in which region a program was executed is not known".into());
+    }
+    if w.exe.is_none() && w.region.is_none() {
+        return Ok(());
+    }
+    match demand {
+        // Rows of paths say who used them, not how often each did, nor how.
+        Demand::Paths { max: 1.., .. } | Demand::NewPaths(_, 1..) => {
+            Err("of one program or region only max = 0 can be held for paths".into())
+        }
+        Demand::Paths { access, .. } if *access != Access::Any => Err(
+            "of a path it is known which programs and regions used it, not how: leave out access"
+                .into(),
+        ),
+        Demand::NewPaths(Metric::Misses | Metric::Opens, _) => Err(
+            "of a path it is known which programs and regions used it, not how: take metric = \"paths\""
+                .into(),
+        ),
+        Demand::Most(Metric::Opens | Metric::Paths | Metric::Misses, _)
+        | Demand::Ratio { metric: Metric::Opens | Metric::Paths | Metric::Misses, .. } => {
+            Err("paths are not counted by program or region; see path".into())
+        }
+        Demand::Most(Metric::Processes | Metric::Threads | Metric::Execs, _)
+        | Demand::Ratio { metric: Metric::Processes | Metric::Threads | Metric::Execs, .. } => {
+            Err("it is known of the whole case only".into())
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Rule {
@@ -328,29 +419,7 @@ impl Rule {
         if let Some((key, _)) = left.iter().find(|(_, there)| *there) {
             return Err(format!("{key} says nothing here"));
         }
-        if w.exe.is_some() && w.region.is_some() && !demand.is_absolute() {
-            return Err("what is recorded is of a program or of a region, not of both".into());
-        }
-        if w.exe.is_some() || w.region.is_some() {
-            match &demand {
-                // Rows of paths say who used them, not how often each did.
-                Demand::Paths { max: 1.., .. } | Demand::NewPaths(_, 1..) => {
-                    return Err(
-                        "of one program or region only max = 0 can be held for paths".into()
-                    );
-                }
-                Demand::Most(Metric::Opens | Metric::Paths | Metric::Misses, _)
-                | Demand::Ratio {
-                    metric: Metric::Opens | Metric::Paths | Metric::Misses, ..
-                } => return Err("paths are not counted by program or region; see path".into()),
-                Demand::Most(Metric::Processes | Metric::Threads | Metric::Execs, _)
-                | Demand::Ratio {
-                    metric: Metric::Processes | Metric::Threads | Metric::Execs,
-                    ..
-                } => return Err("it is known of the whole case only".into()),
-                _ => {}
-            }
-        }
+        of_a_part(&w, &demand)?;
         Ok(Self {
             cases: w.case.map(Into::into).unwrap_or_default(),
             exe: w.exe.as_deref().map(Pattern::new).transpose()?,
@@ -401,25 +470,42 @@ fn demand(w: &mut Written) -> Result<Demand, String> {
             access: w.access.take().unwrap_or_default(),
             max: w.max.take().unwrap_or(0),
         }),
-        "syscall" => {
-            let words: Vec<String> = w.syscall.take().map(Into::into).unwrap_or_default();
-            let families = w.family.take().map(Into::into).unwrap_or_default();
-            Ok(Demand::Calls {
-                calls: Calls::new(&words)?,
-                families,
-                except: patterns(w.except.take())?,
-                max: w.max.take().unwrap_or(0),
-            })
-        }
+        "syscall" => syscall(w),
         "exec" => Ok(Demand::Programs(patterns(w.exec.take())?)),
         _ => metric(w),
     }
 }
 
+fn syscall(w: &mut Written) -> Result<Demand, String> {
+    let calls = Calls::new(&strings(w.syscall.take()))?;
+    let mut families = strings(w.family.take());
+    for word in &mut families {
+        if !is_family(word) {
+            return Err(format!(
+                "family \"{word}\": known are inet, inet6, unix, netlink, packet, vsock, ... and numbers"
+            ));
+        }
+        // A record has the word, where there is one.
+        if let Ok(number) = word.parse() {
+            *word = family(number);
+        }
+    }
+    let except = strings(w.except.take());
+    let except: Vec<Pattern> =
+        except.iter().map(|word| Pattern::address(word)).collect::<Result<_, _>>()?;
+    if !(families.is_empty() && except.is_empty())
+        && let Some(name) = calls.without_address()
+    {
+        return Err(format!(
+            "of {name} no address is known: family and except go with {}",
+            ADDRESSED.join(", ")
+        ));
+    }
+    Ok(Demand::Calls { calls, families, except, max: w.max.take().unwrap_or(0) })
+}
+
 fn metric(w: &mut Written) -> Result<Demand, String> {
-    let word = w.metric.take().unwrap_or_default();
-    let metric = Metric::parse(&word)
-        .ok_or_else(|| format!("metric \"{word}\": known are {}", Metric::WORDS))?;
+    let metric = Metric::parse(&w.metric.take().unwrap_or_default())?;
     match (w.max.take(), w.max_ratio.take(), w.min_delta.take(), w.max_new_paths.take()) {
         (Some(max), None, None, None) => Ok(Demand::Most(metric, max)),
         (None, None, None, Some(max)) => match metric {
@@ -483,6 +569,17 @@ mod tests {
             ("syscall = []", "names no call"),
             ("path = \"[\"", "is no pattern"),
             ("path = \"/x\"\nexe = \"a\"\nmax = 2", "only max = 0"),
+            ("path = \"/x\"\nexe = \"a\"\naccess = \"write\"", "not how"),
+            ("path = \"/x\"\nregion = \"a\"\naccess = \"open\"", "not how"),
+            ("metric = \"misses\"\nmax_new_paths = 0\nexe = \"a\"", "not how"),
+            ("exec = \"git\"\nregion = \"a\"", "not known"),
+            ("syscall = \"execve\"\nexcept = \"zzz\"", "of execve no address"),
+            ("syscall = \"%network\"\nfamily = \"inet\"", "no address is known"),
+            ("syscall = \"connect\"\nfamily = \"ipv4\"", "known are inet"),
+            ("syscall = \"connect\"\nfamily = [\"inet\", \"70000\"]", "known are inet"),
+            ("metric = \"ENOENTT\"\nmax = 0", "did you mean ENOENT?"),
+            ("metric = \"EWHATEVER\"\nmax = 0", "no such errno"),
+            ("metric = \"errno_2\"\nmax = 0", "known are calls"),
             ("facts = true\nexe = \"a\"\nregion = \"b\"", "not of both"),
             ("facts = true\nunheard_of = 1", "unknown field `unheard_of`"),
         ] {
@@ -500,6 +597,28 @@ mod tests {
         let name = Pattern::new("python*").unwrap();
         assert!(name.matches_file("/usr/bin/python3.11"));
         assert!(!Pattern::new("/bin/python*").unwrap().matches_file("/usr/bin/python3"));
+    }
+
+    #[test]
+    fn a_familys_number_is_its_word_and_errnos_may_have_no_name() {
+        let Demand::Calls { families, .. } =
+            rule("syscall = \"connect\"\nfamily = [\"2\", \"77\"]").unwrap().demand
+        else {
+            panic!("no rule of calls")
+        };
+        assert_eq!(families, ["inet", "77"]);
+        for errno in ["errno_41", "ERESTARTSYS", "EHWPOISON"] {
+            assert!(rule(&format!("metric = \"{errno}\"\nmax = 0")).is_ok(), "{errno}");
+        }
+    }
+
+    #[test]
+    fn brackets_of_addresses_stand_for_themselves() {
+        let pattern = Pattern::address("[::1]:*").unwrap();
+        assert!(pattern.matches("[::1]:80") && !pattern.matches(":80"));
+        assert!(!pattern.matches("1:80") && !pattern.matches("[::1]:80/udp"));
+        assert_eq!(pattern.text, "[::1]:*");
+        assert!(Pattern::address("{tmp}/s[1]").unwrap().matches("{tmp}/s[1]"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use first_output::FirstOutput;
 pub use histogram::Histogram;
 pub use imports::Imports;
 pub use moments::{Moment, UnknownMoment};
-pub use network::{Kind, Network, NetworkKey, NetworkTally, family};
+pub use network::{Kind, Network, NetworkKey, NetworkTally, family, is_family};
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
 pub use regions::{

@@ -26,7 +26,7 @@ mod tree;
 mod units;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use columns::{Column, SortKey, UnknownWord};
 pub use cpu::cpu;

@@ -18,7 +18,7 @@ pub mod split;
 pub mod table;
 
 pub use set::{CallSet, ExprError};
-pub use table::{CallInfo, Classes, ReturnRole, Role, info};
+pub use table::{CallInfo, Classes, ReturnRole, Role, changes, info};
 
 /// The bit that marks a number of the x32 table (`__X32_SYSCALL_BIT`, asm/unistd.h).
 const X32_BIT: u32 = 0x4000_0000;

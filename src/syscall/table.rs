@@ -5,7 +5,7 @@
 //! `syscall-tables/numbers.txt`. Both texts are compiled in and read once, on first
 //! use; an ABI's numbers are resolved when that ABI is first met.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::{BitOr, BitOrAssign};
 use std::sync::LazyLock;
 
@@ -288,7 +288,7 @@ static KINDS: LazyLock<HashMap<&'static str, Kind>> = LazyLock::new(|| {
     let mut kinds = HashMap::new();
     for line in data_lines(KINDS_TEXT) {
         let mut words = line.split_ascii_whitespace();
-        let Some(kind) = words.next() else { continue };
+        let Some(kind) = words.next().map(plain_kind) else { continue };
         for word in words {
             let (name, moves) = word.split_once(':').unwrap_or((word, ""));
             let moves = moves.split_once('>');
@@ -300,6 +300,21 @@ static KINDS: LazyLock<HashMap<&'static str, Kind>> = LazyLock::new(|| {
 });
 
 type Kind = (&'static str, Option<(usize, usize)>);
+
+/// The word of a kind without its mark.
+fn plain_kind(word: &'static str) -> &'static str {
+    word.strip_suffix('!').unwrap_or(word)
+}
+
+/// Whether calls of this kind change, make or remove what they name, whatever their
+/// arguments are. (An open for writing does by its flags.)
+pub fn changes(kind: &str) -> bool {
+    static CHANGING: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
+        let kinds = data_lines(KINDS_TEXT).filter_map(|line| line.split_ascii_whitespace().next());
+        kinds.filter_map(|word| word.strip_suffix('!')).collect()
+    });
+    CHANGING.contains(kind)
+}
 
 /// The lines of a data file, without comments and blank lines.
 fn data_lines(text: &'static str) -> impl Iterator<Item = &'static str> {

@@ -86,6 +86,66 @@ fn kinds_name_calls_that_are_there_once_each() {
 }
 
 #[test]
+fn what_changes_a_file_is_marked_and_what_reads_it_is_not() {
+    // By what section 2 of the manual says of each.
+    for name in [
+        "rmdir",
+        "unlinkat",
+        "mkdirat",
+        "mknod",
+        "rename",
+        "renameat2",
+        "link",
+        "symlink",
+        "setxattr",
+        "removexattrat",
+        "fchmodat2",
+        "chown32",
+        "utimensat",
+        "truncate",
+        "ftruncate64",
+        "fallocate",
+        "mount",
+        "umount2",
+        "pivot_root",
+        "acct",
+        "swapon",
+        "swapoff",
+        "bind",
+        "write",
+        "pwritev2",
+        "file_setattr",
+        "move_mount",
+    ] {
+        assert!(changes(info(name).unwrap().kind), "{name}");
+    }
+    for name in [
+        "open",
+        "stat",
+        "statx",
+        "access",
+        "readlink",
+        "getxattr",
+        "listxattrat",
+        "file_getattr",
+        "execve",
+        "chdir",
+        "chroot",
+        "read",
+        "getdents64",
+        "inotify_add_watch",
+        "connect",
+        "mmap",
+        "fsync",
+        "statfs",
+        "sendfile",
+    ] {
+        assert!(!changes(info(name).unwrap().kind), "{name}");
+    }
+    assert!(lines().all(|call| !call.kind.ends_with('!')));
+}
+
+#[test]
 fn every_number_line_is_used() {
     for line in data_lines(NUMBERS_TEXT) {
         let words: Vec<&str> = line.split(' ').collect();

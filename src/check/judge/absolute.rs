@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::check::facts::Expected;
 use crate::check::families::plain;
+use crate::check::normalise::OUTPUT;
 use crate::check::report::{Cause, CauseKind, Change, Changed, State, Verdict, WarningKind};
 use crate::check::rule::{Access, Calls, Metric, Pattern, Rule};
-use crate::check::shape::{Counts, NetUse, PathUse};
+use crate::check::shape::{Counts, Executed, NetUse, PathUse};
 
-use super::{Judge, causes};
+use super::{Judge, causes, is_for};
 
 impl Judge<'_> {
     /// `metric` with `max`.
@@ -36,19 +37,19 @@ impl Judge<'_> {
     pub(super) fn measure(&self, rule: &Rule, metric: &Metric) -> u64 {
         let errors = |counts: &Counts, wanted: Option<&str>| -> u64 {
             let all = counts.values().flat_map(|count| &count.errors);
-            all.filter(|(name, _)| wanted.is_none_or(|w| w == *name)).map(|(_, n)| n).sum()
+            total(all.filter(|(name, _)| wanted.is_none_or(|w| w == *name)).map(|(_, n)| *n))
         };
         let paths = self.shape.paths.values();
         match metric {
-            Metric::Calls => self.counts(rule).values().map(|count| count.calls).sum(),
+            Metric::Calls => total(self.counts(rule).values().map(|count| count.calls)),
             Metric::Errors => errors(&self.counts(rule), None),
             Metric::Errno(name) => errors(&self.counts(rule), Some(name)),
             Metric::Paths => self.shape.paths.len() as u64,
-            Metric::Misses => paths.map(PathUse::missed).sum(),
-            Metric::Opens => paths.map(|used| used.opens).sum(),
+            Metric::Misses => total(paths.map(PathUse::missed)),
+            Metric::Opens => total(paths.map(|used| used.opens)),
             Metric::Processes => self.shape.processes,
             Metric::Threads => self.shape.threads,
-            Metric::Execs => self.shape.executed.values().map(|executed| executed.times).sum(),
+            Metric::Execs => total(self.shape.executed.values().map(|executed| executed.times)),
         }
     }
 
@@ -62,20 +63,29 @@ impl Judge<'_> {
         let mut used_exceptions = BTreeSet::new();
         let mut calls = 0u64;
         let mut found = Vec::new();
-        for (path, used) in &self.shape.paths {
-            let n = accesses(used, access);
-            if n == 0 || !self.is_for(rule, &used.by, &used.regions) {
-                continue;
+        let names = self.names(rule);
+        for (path, all) in &self.shape.paths {
+            let mut used = PathUse::default();
+            // What is one path to a baseline may be several to a rule.
+            for part in all.each() {
+                let n = accesses(part, access);
+                let matches = |pattern: &&Pattern| part.is_called(path, |n| pattern.matches(n));
+                if n == 0
+                    || !is_for(rule, &names, &part.by, &part.regions)
+                    || !paths.iter().any(|pattern| matches(&pattern))
+                {
+                    continue;
+                }
+                if let Some(exception) = except.iter().find(matches) {
+                    used_exceptions.insert(exception.text.as_str());
+                    continue;
+                }
+                calls = calls.saturating_add(n);
+                used.merge(part);
             }
-            if !paths.iter().any(|pattern| pattern.matches(path)) {
-                continue;
+            if used != PathUse::default() {
+                found.push(causes::path(path, &used));
             }
-            if let Some(exception) = except.iter().find(|pattern| pattern.matches(path)) {
-                used_exceptions.insert(exception.text.as_str());
-                continue;
-            }
-            calls = calls.saturating_add(n);
-            found.push(causes::path(path, used));
         }
         self.unused_exceptions(rule, except, &used_exceptions);
         if calls > max {
@@ -101,27 +111,39 @@ impl Judge<'_> {
         let mut found = Vec::new();
         let mut number = 0u64;
         let by_address = !families.is_empty() || !except.is_empty();
+        let names = self.names(rule);
+        let counts = self.counts(rule);
         for (key, used) in &self.shape.network {
-            if !calls.contain(&used.call, all)
-                || !self.is_for(rule, &used.by, &used.regions)
-                || !families.is_empty() && !families.iter().any(|f| used.family.as_ref() == Some(f))
-            {
-                continue;
+            let mut left = NetUse::default();
+            for part in used.each() {
+                let family = |family: &String| part.family.as_ref() == Some(family);
+                if !calls.contain(&part.call, all)
+                    || !is_for(rule, &names, &part.by, &part.regions)
+                    || !families.is_empty() && !families.iter().any(family)
+                {
+                    continue;
+                }
+                if let Some(exception) = except.iter().find(|pattern| is_named(part, pattern)) {
+                    used_exceptions.insert(exception.text.as_str());
+                    continue;
+                }
+                // Not counted under its name, it was made by socketcall.
+                let counted = if part.counted.is_empty() { &part.call } else { &part.counted };
+                if by_address || !counts.contains_key(counted) {
+                    number = number.saturating_add(part.calls);
+                }
+                left.calls = left.calls.saturating_add(part.calls);
+                left.by.extend(part.by.iter().cloned());
             }
-            let address = used.address.as_deref().unwrap_or("");
-            if let Some(exception) = except.iter().find(|pattern| pattern.matches(address)) {
-                used_exceptions.insert(exception.text.as_str());
-                continue;
+            if left.calls > 0 {
+                found.push((specific(used), causes::address(key, &left)));
             }
-            number = number.saturating_add(used.calls);
-            found.push((specific(used), causes::address(key, used)));
         }
         // An address says more than the socket that was made for it.
         found.sort_by_key(|(specific, _)| std::cmp::Reverse(*specific));
         let mut found: Vec<Cause> = found.into_iter().map(|(_, cause)| cause).collect();
         if !by_address {
-            number = 0;
-            for (name, count) in &self.counts(rule) {
+            for (name, count) in &counts {
                 if !calls.contain(name, all) || count.calls == 0 {
                     continue;
                 }
@@ -175,19 +197,27 @@ impl Judge<'_> {
         let names = self.names(rule);
         let mut found = Vec::new();
         for (file, executed) in &self.shape.executed {
-            if let Some(pattern) = allowed.iter().find(|pattern| pattern.matches_file(file)) {
-                used.insert(pattern.text.as_str());
-                continue;
+            let mut left = Executed::default();
+            for way in executed.each(file) {
+                let is =
+                    |pattern: &&Pattern| way.names.iter().any(|name| pattern.matches_file(name));
+                if let Some(pattern) = allowed.iter().find(is) {
+                    used.insert(pattern.text.as_str());
+                    continue;
+                }
+                // What started the command is coldtrace.
+                if rule.exe.is_some() && !way.by.iter().any(|name| names.contains(&name)) {
+                    continue;
+                }
+                left.times = left.times.saturating_add(way.times);
+                left.by.extend(way.by);
             }
-            // What started the command is coldtrace.
-            if rule.exe.is_some() && !executed.by.iter().any(|name| names.contains(&name)) {
-                continue;
-            }
-            let how = match executed.times {
+            let how = match left.times {
+                0 => continue,
                 1 => "executed".to_owned(),
                 n => format!("executed {n} times"),
             };
-            let by = executed.by.iter().cloned().collect();
+            let by = left.by.into_iter().collect();
             let (kind, change) = (CauseKind::Program, Changed::Added);
             found.push(Cause { change, kind, what: file.clone(), how, by });
         }
@@ -201,10 +231,27 @@ impl Judge<'_> {
     }
 
     fn unused_exceptions(&mut self, rule: &Rule, all: &[Pattern], used: &BTreeSet<&str>) {
-        for pattern in all.iter().filter(|pattern| !used.contains(pattern.text.as_str())) {
+        // That a case may write in its own place says nothing about what it does there.
+        let own = |text: &str| {
+            let name = text.strip_suffix("/**").unwrap_or(text);
+            [OUTPUT, "{tmp}", "{cwd}"].contains(&name)
+        };
+        let unused = |pattern: &&Pattern| !used.contains(pattern.text.as_str());
+        for pattern in all.iter().filter(unused).filter(|pattern| !own(&pattern.text)) {
             self.warn(WarningKind::Unused, rule, format!("\"{}\" matches nothing", pattern.text));
         }
     }
+}
+
+/// Whether an exception means it.
+fn is_named(used: &NetUse, pattern: &Pattern) -> bool {
+    let address = used.address.as_deref().unwrap_or("");
+    pattern.matches(address) || used.names.iter().any(|name| pattern.matches(name))
+}
+
+/// The sum, which a record that was written by hand may have too large.
+fn total(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 /// Whether it names an address, and not only a family.
@@ -214,13 +261,13 @@ fn specific(used: &NetUse) -> bool {
 
 /// Calls of a kind to a path.
 fn accesses(used: &PathUse, access: Access) -> u64 {
-    let of = |kinds: &[&str]| kinds.iter().filter_map(|kind| used.uses.get(*kind)).sum();
+    let of = |kind: &str| used.uses.get(kind).copied().unwrap_or(0);
     match access {
         Access::Any => used.calls(),
-        Access::Open => of(&["open"]),
+        Access::Open => of("open"),
         Access::Miss => used.missed(),
-        Access::Exec => of(&["exec"]),
-        Access::Write => u64::from(used.written),
+        Access::Exec => of("exec"),
+        Access::Write => used.writes,
     }
 }
 

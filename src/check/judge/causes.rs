@@ -236,7 +236,8 @@ fn paths(facts: &Facts, shape: &Shape) -> Vec<Cause> {
 fn is_only_missed(fact: &PathFact) -> bool {
     let PathFact::Uses(uses) = fact else { return false };
     let missed = fact.missed().unwrap_or(0);
-    let calls = uses.iter().filter(|(kind, _)| *kind != "missed").map(|(_, n)| n).sum::<u64>();
+    let calls = uses.iter().filter(|(kind, _)| *kind != "missed");
+    let calls = calls.fold(0u64, |sum, (_, n)| sum.saturating_add(*n));
     missed > 0 && missed >= calls
 }
 

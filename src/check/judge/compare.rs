@@ -82,7 +82,8 @@ pub fn in_words(changes: &[Change]) -> String {
     let rest = changes.get(shown..).unwrap_or_default();
     if !rest.is_empty() {
         // Errors are calls that were counted already.
-        let delta: i64 = rest.iter().filter(|c| c.errno.is_none()).map(Change::delta).sum();
+        let calls = rest.iter().filter(|c| c.errno.is_none());
+        let delta = calls.fold(0i64, |sum, change| sum.saturating_add(change.delta()));
         words.push(format!("{} more ({delta:+})", rest.len()));
     }
     words.join(", ")

@@ -5,11 +5,15 @@ mod causes;
 mod compare;
 mod relative;
 
+use std::collections::BTreeSet;
+
 use crate::check::baseline::{Baseline, Case};
 use crate::check::facts::{CallFacts, Facts};
+use crate::check::families::plain;
 use crate::check::report::{State, Verdict, Warning, WarningKind};
 use crate::check::rule::{Demand, Rule};
 use crate::check::shape::{Counts, Shape, sum};
+use crate::syscall::{Abi, Sys};
 
 /// What the judge says of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -29,6 +33,8 @@ struct Judge<'a> {
     facts: Option<&'a Facts>,
     /// The facts are of this platform itself.
     own: bool,
+    /// Else: the architecture that they are of.
+    abi: Option<Abi>,
     /// Which call does something is another choice here than it was there.
     by_family: bool,
     warnings: Vec<Warning>,
@@ -48,6 +54,7 @@ pub fn judge(baseline: &Baseline, case: &Case, shape: &Shape) -> Judged {
         shape,
         facts,
         own: own.is_some(),
+        abi: instead.as_ref().and_then(|platform| Abi::from_name(platform.split(' ').next()?)),
         by_family: own.is_none() || other_libc,
         warnings: Vec::new(),
     };
@@ -84,7 +91,7 @@ fn stand_in(case: &Case, shape: &Shape) -> Option<String> {
     case.facts.keys().find(|platform| libc(platform).as_ref() == Some(&here)).cloned()
 }
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
     fn verdict(&mut self, rule: &Rule) -> Verdict {
         let verdict = Verdict {
             rule: rule.id.clone(),
@@ -96,10 +103,11 @@ impl Judge<'_> {
             causes: Vec::new(),
             changes: Vec::new(),
         };
-        if rule.region.as_ref().is_some_and(|region| !self.shape.regions.contains_key(region)) {
-            let region = rule.region.as_deref().unwrap_or_default();
-            let text = format!("region {region} never began: the rule says nothing");
-            self.warn(WarningKind::Unused, rule, text);
+        if let Some(region) = &rule.region
+            && !self.shape.regions.contains_key(region)
+            && (rule.demand.is_absolute() || self.facts.is_some())
+        {
+            return self.never_began(rule, region, verdict);
         }
         match &rule.demand {
             Demand::Most(metric, max) => self.most(rule, metric, *max, verdict),
@@ -120,12 +128,25 @@ impl Judge<'_> {
         }
     }
 
+    /// A rule of a region that did not begin: if it did when it was recorded, its
+    /// marker is gone, and with it what the rule holds.
+    fn never_began(&mut self, rule: &Rule, region: &str, verdict: Verdict) -> Verdict {
+        let recorded = |facts: &Facts| facts.regions.contains_key(region);
+        if self.own && self.facts.is_some_and(recorded) {
+            let headline = format!("region {region} never began");
+            return Verdict { state: State::Failed, headline, ..verdict };
+        }
+        let text = format!("region {region} never began: the rule says nothing");
+        self.warn(WarningKind::Unused, rule, text);
+        verdict
+    }
+
     fn warn(&mut self, kind: WarningKind, rule: &Rule, text: String) {
         self.warnings.push(Warning { kind, rule: Some(rule.id.clone()), text });
     }
 
     /// Programs that a rule is for.
-    fn names(&self, rule: &Rule) -> Vec<&String> {
+    fn names(&self, rule: &Rule) -> Vec<&'a String> {
         let matches = |name: &&String| match &rule.exe {
             None => true,
             Some(exe) => {
@@ -178,23 +199,32 @@ impl Judge<'_> {
         all
     }
 
-    /// Whether a program's path, region or address belongs to what a rule is for.
-    fn is_for(
-        &self,
-        rule: &Rule,
-        by: &std::collections::BTreeSet<String>,
-        regions: &std::collections::BTreeSet<String>,
-    ) -> bool {
-        let names = self.names(rule);
-        (rule.exe.is_none() || by.iter().any(|name| names.contains(&name)))
-            && rule.region.as_ref().is_none_or(|region| regions.contains(region))
+    /// Whether the architecture that the facts are of has such a call, or one that
+    /// does the same: of what it has not, they cannot say anything.
+    fn could_be_recorded(&self, name: &str) -> bool {
+        self.abi.is_none_or(|abi| self.has(abi, name))
+    }
+
+    /// The same of the architecture of the run.
+    fn could_be_made(&self, name: &str) -> bool {
+        let here = self.shape.platform.as_ref().and_then(|platform| platform.split(' ').next());
+        self.own || here.and_then(Abi::from_name).is_none_or(|abi| self.has(abi, name))
+    }
+
+    fn has(&self, abi: Abi, name: &str) -> bool {
+        let members = self.baseline.normalise.families.members(plain(name));
+        members.into_iter().any(|name| Sys::from_name(abi, name).is_some())
     }
 
     /// What is in the baseline and says nothing any more.
     fn unused(&mut self, case: &Case) {
-        let Some(facts) = self.facts.filter(|_| self.own) else { return };
         let rules: Vec<&Rule> =
             self.baseline.rules.iter().filter(|rule| rule.is_for(&case.name)).collect();
+        if rules.is_empty() {
+            let text = "nothing is held: no rule is for this case".to_owned();
+            self.warnings.push(Warning { kind: WarningKind::Unused, rule: None, text });
+        }
+        let Some(facts) = self.facts.filter(|_| self.own) else { return };
         for rule in &rules {
             if rule.exe.is_some() && self.names(rule).is_empty() {
                 let exe = rule.exe.as_ref().map_or("", |exe| &exe.text);
@@ -218,4 +248,16 @@ impl Judge<'_> {
             self.warnings.push(Warning { kind: WarningKind::Unused, rule: None, text });
         }
     }
+}
+
+/// Whether what these programs did, in these regions, belongs to what a rule is for;
+/// `names` are the [names](Judge::names) of its programs.
+fn is_for(
+    rule: &Rule,
+    names: &[&String],
+    by: &BTreeSet<String>,
+    regions: &BTreeSet<String>,
+) -> bool {
+    (rule.exe.is_none() || by.iter().any(|name| names.contains(&name)))
+        && rule.region.as_ref().is_none_or(|region| regions.contains(region))
 }

@@ -3,10 +3,10 @@
 use crate::check::facts::{CallFacts, Expected, Facts, PathFact};
 use crate::check::report::{Cause, State, Verdict, WarningKind};
 use crate::check::rule::{Demand, Metric, Rule};
-use crate::check::shape::{Counts, PathUse};
+use crate::check::shape::{Count, Counts, PathUse};
 
 use super::compare::{compare, fold_counts, fold_facts, in_words, sort};
-use super::{Judge, causes};
+use super::{Judge, causes, is_for};
 
 impl Judge<'_> {
     pub(super) fn relative(&mut self, rule: &Rule, facts: &Facts, v: Verdict) -> Verdict {
@@ -20,9 +20,12 @@ impl Judge<'_> {
         }
     }
 
-    /// Both sides, by family where these are compared.
+    /// Both sides, by family where these are compared; without what only one of two
+    /// architectures has.
     fn sides(&self, rule: &Rule, facts: &Facts) -> (CallFacts, Counts) {
-        let (expected, counts) = (self.expected(rule, facts), self.counts(rule));
+        let (mut expected, mut counts) = (self.expected(rule, facts), self.counts(rule));
+        expected.retain(|name, _| self.could_be_made(name));
+        counts.retain(|name, _| self.could_be_recorded(name));
         if self.by_family {
             let families = self.baseline.normalise.families;
             (fold_facts(&expected, families), fold_counts(&counts, families))
@@ -90,8 +93,12 @@ impl Judge<'_> {
     /// `deny = "unlisted"`.
     fn unlisted(&mut self, rule: &Rule, facts: &Facts, mut v: Verdict) -> Verdict {
         let (expected, counts) = self.sides(rule, facts);
-        let new = |name: &&String| !expected.contains_key(*name);
-        let names: Vec<String> = counts.keys().filter(new).cloned().collect();
+        // Recorded as never made, it is none that may be made.
+        let listed = |name: &String| {
+            expected.get(name).is_some_and(|fact| fact.calls.most().is_none_or(|most| most > 0))
+        };
+        let new = |(name, count): &(&String, &Count)| count.calls > 0 && !listed(name);
+        let names: Vec<String> = counts.iter().filter(new).map(|(name, _)| name.clone()).collect();
         if names.is_empty() {
             return v;
         }
@@ -117,10 +124,21 @@ impl Judge<'_> {
         (metric, max_ratio, min_delta): (&Metric, f64, u64),
         mut v: Verdict,
     ) -> Verdict {
-        let Some(before) = self.recorded(rule, facts, metric) else {
-            return Verdict { state: State::Unjudged, ..v };
+        let (before, now) = if self.own {
+            let Some(before) = self.recorded(rule, facts, metric) else {
+                let text =
+                    format!("{} vary, or were not recorded: the rule says nothing", metric.word());
+                self.warn(WarningKind::Unused, rule, text);
+                return v;
+            };
+            (before, self.measure(rule, metric))
+        } else {
+            // Which files there are, what is missed among them and what runs beside is
+            // another system's.
+            let before = self.recorded(rule, facts, metric).filter(|_| *metric == Metric::Calls);
+            let Some(before) = before else { return Verdict { state: State::Unjudged, ..v } };
+            self.comparable(rule, facts, before)
         };
-        let now = self.measure(rule, metric);
         let bound = before as f64 * max_ratio;
         if now as f64 > bound && now.saturating_sub(before) > min_delta {
             v.state = State::Failed;
@@ -151,6 +169,18 @@ impl Judge<'_> {
             self.warn(WarningKind::Improved, rule, text);
         }
         v
+    }
+
+    /// Calls that were recorded, and that were made, on two architectures: without
+    /// those that only one of them has.
+    fn comparable(&self, rule: &Rule, facts: &Facts, before: u64) -> (u64, u64) {
+        let expected = self.expected(rule, facts);
+        let gone = expected.iter().filter(|(name, _)| !self.could_be_made(name));
+        let before =
+            gone.fold(before, |sum, (_, fact)| sum.saturating_sub(fact.calls.most().unwrap_or(0)));
+        let counts = self.counts(rule);
+        let made = counts.iter().filter(|(name, _)| self.could_be_recorded(name));
+        (before, made.fold(0, |sum, (_, count)| sum.saturating_add(count.calls)))
     }
 
     /// The most that was recorded of a metric.
@@ -196,9 +226,15 @@ impl Judge<'_> {
         (metric, max): (&Metric, u64),
         mut v: Verdict,
     ) -> Verdict {
-        if facts.paths.is_empty() {
+        if !self.own {
             return Verdict { state: State::Unjudged, ..v };
         }
+        if facts.paths.is_empty() {
+            let text = "no paths were recorded: the rule says nothing".to_owned();
+            self.warn(WarningKind::Unused, rule, text);
+            return v;
+        }
+        let names = self.names(rule);
         let counts = |used: &PathUse| match metric {
             Metric::Misses => used.missed() > 0,
             Metric::Opens => used.opens > 0,
@@ -215,7 +251,7 @@ impl Judge<'_> {
             .paths
             .iter()
             .filter(|(path, used)| {
-                counts(used) && !known(path) && self.is_for(rule, &used.by, &used.regions)
+                counts(used) && !known(path) && is_for(rule, &names, &used.by, &used.regions)
             })
             .collect();
         if new.len() as u64 > max {

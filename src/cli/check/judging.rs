@@ -5,7 +5,7 @@ use std::path::Path;
 
 use coldtrace::check::{
     Baseline, Case, CaseReport, Judged, Problem, ProblemKind, REPORT_SCHEMA, Report, Shape, State,
-    Verdict, Warning, WarningKind, agree, judge, locate, self_test as missed_by,
+    Verdict, Warning, WarningKind, agree, judge, locate, self_test as missed_by, spare_rules,
 };
 use coldtrace::record::{Record, read};
 use coldtrace::render::{command_line, counted};
@@ -43,6 +43,7 @@ pub fn judge_all(
     for case in cases_of(judging.saved.as_ref(), cases)? {
         report.cases.push(judging.case(case)?);
     }
+    spare_rules(&mut report, &opened.baseline);
     locate(&mut report, &opened.text);
     Ok((report, judging.shapes))
 }
@@ -276,8 +277,8 @@ fn once(first: &Judged, last: &Judged, runs: u32, wrote: &[String]) -> Vec<Warni
 /// What the first run wrote and the next did not.
 pub fn wrote_first<'a>(run: &'a CaseRun, again: &CaseRun) -> Vec<&'a str> {
     let wrote =
-        |shape: &Shape, path: &String| shape.paths.get(path).is_some_and(|used| used.written);
-    let all = run.shape.paths.iter().filter(|(_, used)| used.written);
+        |shape: &Shape, path: &String| shape.paths.get(path).is_some_and(|used| used.writes > 0);
+    let all = run.shape.paths.iter().filter(|(_, used)| used.writes > 0);
     all.map(|(path, _)| path)
         .filter(|path| !wrote(&again.shape, path))
         .map(String::as_str)

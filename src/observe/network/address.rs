@@ -63,6 +63,11 @@ pub fn family(number: u16) -> String {
     word(&FAMILIES, number)
 }
 
+/// Whether [`family`] can give this: a word, or a number (`AF_`).
+pub fn is_family(word: &str) -> bool {
+    FAMILIES.iter().any(|(_, known)| *known == word) || word.parse::<u16>().is_ok()
+}
+
 impl Kind {
     /// Of the arguments of socket(2) and socketpair(2); where no protocol was named,
     /// with the one that the kernel takes (ip(7)).

@@ -17,7 +17,7 @@ use crate::tracer::{Call, Event, Link, Observer, Outcome, ProcessId, ThreadId};
 use super::paths::{Memory, makes_careful, pair};
 use super::{OpenRegions, SharedTimeline};
 
-pub use address::{Kind, family};
+pub use address::{Kind, family, is_family};
 
 /// Messages of one sendmmsg that are looked at: the kernel takes no more (UIO_MAXIOV).
 const MOST_MESSAGES: u64 = 1024;

@@ -45,7 +45,8 @@ fn parse(path: &[u8]) -> Option<(Mark, Vec<u8>)> {
         [(&b"begin/"[..], Mark::Begin), (&b"end/"[..], Mark::End), (&b"mark/"[..], Mark::Moment)];
     let (mark, name) =
         words.into_iter().find_map(|(word, mark)| Some((mark, rest.strip_prefix(word)?)))?;
-    (!name.is_empty()).then(|| (mark, name.to_vec()))
+    // What leads elsewhere (`a/../../../etc/passwd`) is no name.
+    (!name.is_empty() && !name.contains(&b'/')).then(|| (mark, name.to_vec()))
 }
 
 #[cfg(test)]
@@ -60,10 +61,10 @@ mod tests {
 
     #[test]
     fn any_path_of_a_call_may_be_a_marker() {
-        let (begin, end) = (c"/coldtrace/begin/a".as_ptr() as u64, c"/coldtrace/end/b c/d");
+        let (begin, end) = (c"/coldtrace/begin/a".as_ptr() as u64, c"/coldtrace/end/b c");
         let (end, other) = (end.as_ptr() as u64, c"/tmp".as_ptr() as u64);
         assert_eq!(of("access", [begin, 0, 0, 0, 0, 0]), Some((Mark::Begin, "a".into())));
-        assert_eq!(of("openat", [5, end, 0, 0, 0, 0]), Some((Mark::End, "b c/d".into())));
+        assert_eq!(of("openat", [5, end, 0, 0, 0, 0]), Some((Mark::End, "b c".into())));
         assert_eq!(of("rename", [other, begin, 0, 0, 0, 0]), Some((Mark::Begin, "a".into())));
         assert_eq!(of("access", [other, begin, 0, 0, 0, 0]), None);
         assert_eq!(of("read", [0, begin, 0, 0, 0, 0]), None);
@@ -78,6 +79,8 @@ mod tests {
         for path in [
             &b"/coldtrace/begin/"[..],
             b"/coldtrace/begin",
+            b"/coldtrace/begin/a/../../../etc/passwd",
+            b"/coldtrace/end/a/",
             b"/coldtrace/",
             b"/coldtrace/start/x",
             b"/coldtrace/beginx",

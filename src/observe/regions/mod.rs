@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::syscall::{CallSet, Sys};
-use crate::tracer::{Call, Event, Nanos, Observer, ThreadId};
+use crate::tracer::{Call, Event, Nanos, Observer, Outcome, ThreadId};
 
 use super::moments::{Moment, UnknownMoment, What};
 use super::paths::{Memory, forget_path, makes_careful, opened, opening};
@@ -288,7 +288,9 @@ impl<'a> Regions<'a> {
                 inside.iter().rposition(|(sys, args)| *sys == call.sys && *args == call.args)
         {
             inside.truncate(depth);
-            return true;
+            // One that found something there has done something: it is told of, though
+            // its entry was not.
+            return !matches!(call.outcome, Outcome::Returned(_));
         }
         self.careful |= call.sys.info().is_some_and(makes_careful);
         let ours = |o: &Opening| o.sys == call.sys && o.args == call.args;
@@ -368,7 +370,64 @@ impl Observer for Regions<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::syscall::Abi;
+    use crate::tracer::{ImageId, ProcessId};
+
     use super::*;
+
+    /// Takes note of the calls that it is told of.
+    #[derive(Default)]
+    struct Told(Vec<Call>);
+
+    impl Observer for Told {
+        fn event(&mut self, event: &Event) {
+            if let Event::Call(call) = event {
+                self.0.push(*call);
+            }
+        }
+    }
+
+    /// Whether others are told of a call that names this path and ends so. The memory
+    /// is that of this process itself, which needs no stop.
+    fn is_told(path: &std::ffi::CStr, outcome: Outcome) -> bool {
+        let sys = Sys::from_name(Abi::native(), "access").unwrap();
+        let (process, thread, tid) = (ProcessId(0), ThreadId(0), std::process::id() as i32);
+        let args = [path.as_ptr() as u64, 0, 0, 0, 0, 0];
+        let mut told = Told::default();
+        let timeline = SharedTimeline::default();
+        let mut regions = Regions::around(vec![&mut told], &naming(), &[], timeline.clone());
+        regions.event(&Event::Entered { process, thread, tid, sys, args, at: 1 });
+        let call = Call {
+            process,
+            thread,
+            image: ImageId(0),
+            sys,
+            args,
+            entry: Some(1),
+            entered: Some(1),
+            left: Some(2),
+            cut: None,
+            outcome,
+            restarts: 0,
+            repaired: 0,
+        };
+        regions.event(&Event::Call(call));
+        assert_eq!(
+            timeline.borrow_mut().open_at(1) != OpenRegions::NONE,
+            path == c"/coldtrace/begin/a"
+        );
+        !told.0.is_empty()
+    }
+
+    #[test]
+    fn what_hides_behind_a_marker_is_told() {
+        let missed = Outcome::Failed(libc::ENOENT);
+        assert!(!is_told(c"/coldtrace/begin/a", missed));
+        assert!(is_told(c"/coldtrace/begin/a/../../../etc/passwd", missed));
+        // Something is there.
+        assert!(is_told(c"/coldtrace/begin/a", Outcome::Returned(0)));
+        assert!(!is_told(c"/coldtrace/begin/a", Outcome::Failed(libc::EACCES)));
+    }
 
     #[test]
     fn a_region_is_written_as_a_name_and_two_events() {
