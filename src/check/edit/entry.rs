@@ -243,13 +243,10 @@ fn without_seen(text: &str) -> String {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("# seen ") {
         out.push_str(before);
-        match after_seen(after) {
-            Some(after) => rest = after,
-            None => {
-                out.push_str("# seen ");
-                rest = after;
-            }
-        }
+        rest = after_seen(after).unwrap_or_else(|| {
+            out.push_str("# seen ");
+            after
+        });
     }
     out.push_str(rest);
     out

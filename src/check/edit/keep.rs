@@ -50,11 +50,11 @@ impl Keeper<'_> {
         for errno in names.collect::<BTreeSet<_>>() {
             let before = before(errno);
             // Where calls vary only those errors are held that a person named.
-            let named = match before {
+            let held = match before {
                 Some(Expected::Exact(_)) => was_varying,
                 other => other.is_some(),
             };
-            if calls == Expected::Varies && !named {
+            if calls == Expected::Varies && !held {
                 continue;
             }
             let now = new.errors.get(errno).copied().unwrap_or(Expected::Exact(0));

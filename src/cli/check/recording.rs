@@ -207,21 +207,26 @@ fn run(
             return Err(failure(COMMAND, format_args!("{}: {what}", case.name)));
         }
     };
+    match fault(case, &run) {
+        Some(what) => Err(failure(COMMAND, what)),
+        None => Ok(run),
+    }
+}
+
+/// Why nothing can be learned from a run.
+fn fault(case: &Case, run: &CaseRun) -> Option<String> {
     let lost = run.record.measurement.events_lost;
     if lost > 0 {
         let lost = counted(lost, "event");
-        let what = format!("{}: {lost} lost: the counts are too low; record it again", case.name);
-        return Err(failure(COMMAND, what));
+        return Some(format!("{}: {lost} lost: the counts are too low; run it again", case.name));
     }
-    if let Some(how) = &run.ended {
-        let mut what = format!("{}: `{}`: {how}", case.name, command_line(&case.command));
-        for line in &run.stderr {
-            what.push_str("\n  | ");
-            what.push_str(line);
-        }
-        return Err(failure(COMMAND, what));
+    let how = run.ended.as_ref()?;
+    let mut what = format!("{}: `{}`: {how}", case.name, command_line(&case.command));
+    for line in &run.stderr {
+        what.push_str("\n  | ");
+        what.push_str(line);
     }
-    Ok(run)
+    Some(what)
 }
 
 /// What the first run did otherwise, which is never used.
@@ -257,8 +262,9 @@ fn otherwise(first: &Shape, next: &Shape) -> String {
         of(first) != of(next)
     };
     let mut paths: Vec<&String> = first.paths.keys().filter(differ).collect();
-    // What it wrote explains more than what it read.
-    paths.sort_by_key(|path| first.paths.get(*path).is_none_or(|used| !used.written));
+    // What it wrote explains more than what it read; on a device nothing is left.
+    let wrote = |path: &str| first.paths.get(path).is_some_and(|used| used.written);
+    paths.sort_by_key(|path| path.starts_with("/dev/") || !wrote(path));
     let Some(path) = paths.first() else {
         let differ = |name: &&String| first.calls.get(*name) != next.calls.get(*name);
         let names = first.calls.keys().chain(next.calls.keys());
@@ -338,14 +344,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn nothing_is_learned_where_events_were_lost() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/records/calls.json.gz");
+        let packed = std::fs::File::open(file).unwrap();
+        let record = serde_json::from_reader(flate2::read::GzDecoder::new(packed)).unwrap();
+        let case = Case::new("app".into(), vec!["./app".into()]);
+        let mut run = CaseRun { record, shape: Shape::default(), ended: None, stderr: vec![] };
+        assert_eq!(fault(&case, &run), None);
+        run.record.measurement.events_lost = 2;
+        assert!(fault(&case, &run).is_some_and(|what| what.starts_with("app: 2 events lost")));
+    }
+
     fn shape(calls: &[(&str, u64)], paths: &[(&str, u64, bool)]) -> Shape {
         let mut shape = Shape::default();
         for (name, n) in calls {
             shape.calls.entry((*name).into()).or_default().calls = *n;
         }
         for (path, opens, written) in paths {
-            let uses = [("open".to_owned(), *opens)].into();
-            let used = PathUse { uses, written: *written, ..PathUse::default() };
+            let opened = [("open".to_owned(), *opens)].into();
+            let used = PathUse { uses: opened, written: *written, ..PathUse::default() };
             shape.paths.insert((*path).into(), used);
         }
         shape

@@ -64,9 +64,13 @@ pub fn write(path: &Path, was: Option<&str>, text: &str) -> Result<(), Failure> 
         (None, Err(e)) if e.kind() == ErrorKind::NotFound => {}
         _ => return Err(other()),
     }
-    let Ok(mut new) = tempfile::NamedTempFile::new_in(directory(&real)) else {
+    let mut new = match tempfile::NamedTempFile::new_in(directory(&real)) {
+        Ok(new) => new,
         // The directory cannot be changed, but the file in it can.
-        return fs::write(&real, text).map_err(failed);
+        Err(e) if e.kind() == ErrorKind::PermissionDenied && was.is_some() => {
+            return fs::write(&real, text).map_err(failed);
+        }
+        Err(e) => return Err(failed(e)),
     };
     let mode = fs::metadata(&real).map(|meta| meta.permissions());
     new.write_all(text.as_bytes()).map_err(&failed)?;
