@@ -282,7 +282,14 @@ impl<'de> Visitor<'de> for Table {
                 "total" => facts.total = Some(map.next_value()?),
                 "program" => facts.programs = map.next_value()?,
                 "region" => facts.regions = map.next_value()?,
-                "path" => facts.paths = map.next_value()?,
+                "path" => {
+                    facts.paths = map.next_value()?;
+                    // Of one that somebody wrote about `--update` leaves that much.
+                    let unused = |n: &u64| *n == 0;
+                    facts.paths.retain(|_, fact| {
+                        !matches!(fact, PathFact::Uses(uses) if uses.values().all(unused))
+                    });
+                }
                 "executed" => facts.executed = map.next_value()?,
                 "network" => facts.network = map.next_value()?,
                 _ => {

@@ -6,18 +6,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::{CallFact, CallFacts, Expected, Facts, PathFact, Recorded, Totals};
 use super::shape::{Count, Counts, Shape};
 
-/// What a number was in several runs, where it varied: for a comment.
+/// What a number was in several runs, where it varied, by what it is called:
+/// `futex`, `openat EAGAIN`, `program sh: read`, `executed {cwd}/app`.
 pub type Seen = BTreeMap<String, (u64, u64)>;
 
 /// How often threads wait for each other, and how many signals come before the
 /// first is taken (two SIGCHLD are one), is not the program's choice.
 const WAITING: [&str; 5] = ["futex", "futex_time64", "rt_sigreturn", "sched_yield", "sigreturn"];
 
-/// Facts of these runs; `paths` says whether those are kept.
+/// Facts of these runs; `paths` says whether those are kept. Where calls vary their
+/// errors are there all the same: a person may have named them.
 pub fn learn(runs: &[Shape], paths: bool) -> (Facts, Seen) {
     let mut seen = Seen::new();
     let every: Vec<&Counts> = runs.iter().map(|run| &run.calls).collect();
-    let mut calls = of_calls(&every, Some(&mut seen));
+    let mut calls = of_calls(&every, "", &mut seen);
     let first = runs.first();
     let recorded = Recorded {
         kernel: first.and_then(|run| run.kernel.clone()),
@@ -38,7 +40,7 @@ pub fn learn(runs: &[Shape], paths: bool) -> (Facts, Seen) {
         for program in programs {
             let each: Vec<&Counts> =
                 runs.iter().map(|run| run.programs.get(program).unwrap_or(&none)).collect();
-            let mut calls = of_calls(&each, None);
+            let mut calls = of_calls(&each, &format!("program {program}: "), &mut seen);
             unheld(&mut calls);
             facts.programs.insert(program.clone(), calls);
         }
@@ -47,16 +49,16 @@ pub fn learn(runs: &[Shape], paths: bool) -> (Facts, Seen) {
     for region in regions {
         let each: Vec<Counts> = runs.iter().map(|run| run.region(region)).collect();
         let each: Vec<&Counts> = each.iter().collect();
-        let mut calls = of_calls(&each, None);
+        let mut calls = of_calls(&each, &format!("region {region}: "), &mut seen);
         unheld(&mut calls);
         facts.regions.insert(region.clone(), calls);
     }
     if paths {
         facts.paths = of_paths(runs);
         let times = |run: &Shape, file: &String| run.executed.get(file).map_or(0, |e| e.times);
-        facts.executed = each(runs, |run| run.executed.keys(), times);
+        facts.executed = each(runs, |run| run.executed.keys(), times, ("executed", &mut seen));
         let calls = |run: &Shape, key: &String| run.network.get(key).map_or(0, |n| n.calls);
-        facts.network = each(runs, |run| run.network.keys(), calls);
+        facts.network = each(runs, |run| run.network.keys(), calls, ("network", &mut seen));
     }
     (facts, seen)
 }
@@ -66,41 +68,50 @@ fn each<'a, K: Iterator<Item = &'a String>>(
     runs: &'a [Shape],
     keys: impl Fn(&'a Shape) -> K,
     times: impl Fn(&Shape, &String) -> u64,
+    (word, seen): (&str, &mut Seen),
 ) -> BTreeMap<String, Expected> {
     let all: BTreeSet<&String> = runs.iter().flat_map(keys).collect();
-    let expected =
-        |key: &String| Expected::of(&runs.iter().map(|run| times(run, key)).collect::<Vec<_>>());
-    all.into_iter().map(|key| (key.clone(), expected(key))).collect()
+    let mut expected = BTreeMap::new();
+    for key in all {
+        let numbers: Vec<u64> = runs.iter().map(|run| times(run, key)).collect();
+        expected.insert(key.clone(), of_numbers(&numbers, format!("{word} {key}"), seen));
+    }
+    expected
 }
 
-fn of_calls(runs: &[&Counts], mut seen: Option<&mut Seen>) -> CallFacts {
+fn of_calls(runs: &[&Counts], place: &str, seen: &mut Seen) -> CallFacts {
     let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.keys()).collect();
     let none = Count::default();
     let mut facts = CallFacts::new();
     for name in names {
         let counts: Vec<&Count> = runs.iter().map(|run| run.get(name).unwrap_or(&none)).collect();
-        let calls: Vec<u64> = counts.iter().map(|count| count.calls).collect();
-        let fact = match Expected::of(&calls) {
-            Expected::Varies => {
-                if let Some(seen) = &mut seen {
-                    seen.insert(name.clone(), ends(&calls));
-                }
-                CallFact::VARIES
-            }
-            calls => CallFact { calls, errors: errors(&counts) },
-        };
-        facts.insert(name.clone(), fact);
+        let numbers: Vec<u64> = counts.iter().map(|count| count.calls).collect();
+        let called = format!("{place}{name}");
+        let errors = errors(&counts, &called, seen);
+        let calls = of_numbers(&numbers, called, seen);
+        facts.insert(name.clone(), CallFact { calls, errors });
     }
     facts
 }
 
-fn errors(counts: &[&Count]) -> BTreeMap<String, Expected> {
+fn errors(counts: &[&Count], call: &str, seen: &mut Seen) -> BTreeMap<String, Expected> {
     let names: BTreeSet<&String> = counts.iter().flat_map(|count| count.errors.keys()).collect();
-    let of = |name: &String| {
+    let mut errors = BTreeMap::new();
+    for name in names {
         let times = |count: &&Count| count.errors.get(name).copied().unwrap_or(0);
-        Expected::of(&counts.iter().map(times).collect::<Vec<_>>())
-    };
-    names.into_iter().map(|name| (name.clone(), of(name))).collect()
+        let numbers: Vec<u64> = counts.iter().map(times).collect();
+        errors.insert(name.clone(), of_numbers(&numbers, format!("{call} {name}"), seen));
+    }
+    errors
+}
+
+/// What is expected of a number; where it varied, that is noted by its name.
+fn of_numbers(numbers: &[u64], name: String, seen: &mut Seen) -> Expected {
+    let expected = Expected::of(numbers);
+    if expected == Expected::Varies {
+        seen.insert(name, ends(numbers));
+    }
+    expected
 }
 
 /// Smallest and largest.

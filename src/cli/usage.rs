@@ -44,8 +44,7 @@ pub fn report(error: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let text = error.to_string();
-    let what = text.lines().next().unwrap_or_default();
-    let mut what = what.strip_prefix("error: ").unwrap_or(what).to_owned();
+    let mut what = first_part(&text);
     if let Some(values) = error.get(ContextKind::ValidValue) {
         what = format!("{what}; known are {values}");
     }
@@ -65,4 +64,17 @@ pub fn report(error: &clap::Error) -> ExitCode {
     // Where the status is the command's otherwise, 125 cannot be mistaken for it.
     let as_command = matches!(second, Some("count" | "run" | "files"));
     ExitCode::from(if as_command { OWN_FAILURE } else { 2 })
+}
+
+/// What is wrong, as one line: where the first ends with a colon, what it announces
+/// stands in the next ones.
+fn first_part(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    let what = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+    if !what.ends_with(':') {
+        return what;
+    }
+    let more: Vec<&str> = lines.map(str::trim).take_while(|line| !line.is_empty()).collect();
+    format!("{what} {}", more.join(", "))
 }

@@ -42,7 +42,8 @@ pub struct Args {
     cases: Vec<String>,
     /// Record: run each case 1 + K times and write down what the last K have in
     /// common
-    #[arg(long, conflicts_with_all = ["saved", "self_test", "explain", "strict"])]
+    #[arg(long, conflicts_with_all = ["saved", "self_test", "explain", "strict", "keep",
+        "format", "reports", "output", "seccomp_profile"])]
     update: bool,
     /// How many runs are recorded, beside the first one, which is never used
     #[arg(short = 'n', long, value_name = "K", default_value = "5", requires = "update",
@@ -244,12 +245,25 @@ fn file_option(path: &Path) -> String {
 /// The cases that are meant.
 fn chosen(args: &Args, opened: &Opened) -> Result<Vec<Case>, Failure> {
     let all = &opened.baseline.cases;
+    // One that is recorded gets that name.
+    let new = args.update && !args.command.is_empty() && args.cases.len() == 1;
     for name in &args.cases {
-        if !all.iter().any(|case| case.name == *name) {
+        let known = all.iter().find(|case| case.name == *name);
+        if let Some(case) = known
+            && new
+            && case.command != args.command
+        {
+            let what = format!(
+                "--case {name}: in {} its command is `{}`; change it there, or say another name",
+                opened.name,
+                command_line(&case.command)
+            );
+            return Err(failure(USAGE, what));
+        }
+        if known.is_none() && !new {
             let known: Vec<&str> = all.iter().map(|case| case.name.as_str()).collect();
-            let name_of = &opened.name;
-            let what =
-                format!("--case {name}: {name_of} has no such case; it has {}", known.join(", "));
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let what = format!("--case {name}: {} has no such case; it has {known}", opened.name);
             return Err(failure(USAGE, what));
         }
     }
