@@ -215,7 +215,7 @@ fn the_platform_is_that_of_the_last_program() {
     }
     let Some(program) = built("waits") else { return };
     let path = program.path.display().to_string();
-    let words = ["--timeout", "100ms", "--", "sh", "-c", "exec \"$0\"", &path];
+    let words = ["--timeout", "2s", "--", "sh", "-c", "exec \"$0\"", &path];
     let scratch = Scratch::new("place-static");
     let mut command = Command::new(coldtrace_path());
     command.args(["run", "--runs"]).arg(scratch.path("runs")).args(words);
