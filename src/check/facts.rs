@@ -284,11 +284,14 @@ impl<'de> Visitor<'de> for Table {
                 "region" => facts.regions = map.next_value()?,
                 "path" => {
                     facts.paths = map.next_value()?;
-                    // Of one that somebody wrote about `--update` leaves that much.
-                    let unused = |n: &u64| *n == 0;
-                    facts.paths.retain(|_, fact| {
-                        !matches!(fact, PathFact::Uses(uses) if uses.values().all(unused))
-                    });
+                    // Of one that somebody wrote about `--update` leaves that much. One
+                    // that was only mapped has no numbers at all, and was there.
+                    let is_zero = |uses: &BTreeMap<String, u64>| {
+                        !uses.is_empty() && uses.values().all(|n| *n == 0)
+                    };
+                    facts
+                        .paths
+                        .retain(|_, fact| !matches!(fact, PathFact::Uses(uses) if is_zero(uses)));
                 }
                 "executed" => facts.executed = map.next_value()?,
                 "network" => facts.network = map.next_value()?,

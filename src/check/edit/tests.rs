@@ -181,6 +181,26 @@ fn comments_on_tables_and_paths_stay() {
 }
 
 #[test]
+fn a_path_that_was_only_mapped_is_there_until_it_is_gone() {
+    let mut shape = run(&[]);
+    path(&mut shape, "/lib/ld.so", &[]);
+    path(&mut shape, "/lib/other.so", &[]);
+    path(&mut shape, "/etc/a", &[("open", 1)]);
+    let text = recorded(std::slice::from_ref(&shape))
+        .replace("\"/lib/other.so\"", "# why\n\"/lib/other.so\"");
+    let known = |text: &str| -> Vec<String> {
+        let baseline = Baseline::parse(text, "x").unwrap();
+        baseline.cases[0].facts[PLATFORM].paths.keys().cloned().collect()
+    };
+    assert_eq!(known(&text), ["/etc/a", "/lib/ld.so", "/lib/other.so"]);
+    shape.paths.retain(|path, _| path == "/etc/a");
+    let (new, _) = updated(&text, &[shape]);
+    assert!(new.contains("# why\n\"/lib/other.so\" = { missed = 0 }"), "{new}");
+    assert!(!new.contains("/lib/ld.so"), "{new}");
+    assert_eq!(known(&new), ["/etc/a"]);
+}
+
+#[test]
 fn each_form_is_kept_and_the_number_in_it_changed() {
     for (old, calls, new) in [
         ("close.calls = [1, 9] # a\n", 5, "close.calls = [1, 9] # a\n"),

@@ -220,10 +220,18 @@ fn paths(table: &mut dyn TableLike, new: &BTreeMap<String, PathFact>) {
         match (&old, new.get(one)) {
             (Some(PathFact::Varies(_)), _) | (None, None) => {}
             (Some(PathFact::Uses(old)), None) => {
-                let none: BTreeMap<_, _> = old.keys().map(|kind| (kind.clone(), 0)).collect();
+                let mut none: BTreeMap<_, _> = old.keys().map(|kind| (kind.clone(), 0)).collect();
+                // Without any number it would be there.
+                if none.is_empty() {
+                    none.insert("missed".into(), 0);
+                }
+                let is_zero = !old.is_empty() && old.values().all(|n| *n == 0);
+                if is_zero {
+                    continue;
+                }
                 if is_commented(entries, one) {
                     set_parts(entries, one, &uses(&none));
-                } else if *old != none {
+                } else {
                     entries.remove(one);
                 }
             }
