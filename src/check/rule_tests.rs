@@ -315,7 +315,7 @@ fn another_architecture_is_compared_by_what_both_have() {
     let lines = |calls: &[(&str, u64)]| {
         let line = |(name, n): &(&str, u64)| format!("{name} = {{ calls = {n} }}\n");
         let sum: u64 = calls.iter().map(|(_, n)| n).sum();
-        let total = "errors = 0, processes = 1, threads = 1";
+        let total = "errors = 0, processes = 1, threads = 0";
         let total = format!("total = {{ calls = {sum}, {total} }}\n");
         total + &calls.iter().map(line).collect::<String>()
     };
