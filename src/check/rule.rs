@@ -167,19 +167,20 @@ const ERRNOS: std::ops::Range<i32> = 1..4096;
 
 /// Whether a record can have it: a name, or `errno_4095` of a number without one.
 fn is_errno(word: &str) -> bool {
-    ERRNOS.into_iter().any(|errno| errno_label(errno) == word)
+    let mut all = ERRNOS;
+    all.any(|errno| errno_label(errno) == word)
 }
 
 /// The errno whose name begins or ends the same, where there is one: what was meant.
 fn near(word: &str) -> String {
-    let names = ERRNOS.into_iter().filter_map(errno_name);
+    let mut names = ERRNOS.filter_map(errno_name);
     let alike = |name: &&str| {
         let same = name.bytes().zip(word.bytes()).take_while(|(a, b)| a == b).count();
         let (a, b) = (name.bytes().rev(), word.bytes().rev());
         let same = same + a.zip(b).take_while(|(a, b)| a == b).count();
         same + 1 >= word.len().max(name.len())
     };
-    names.into_iter().find(alike).map_or_else(String::new, |name| format!(": did you mean {name}?"))
+    names.find(alike).map_or_else(String::new, |name| format!(": did you mean {name}?"))
 }
 
 /// How a path is touched.

@@ -14,12 +14,8 @@ const THERE: &str = "aarch64 linux glibc";
 
 fn platform(name: &str) -> Platform {
     let mut words = name.split(' ').map(str::to_owned);
-    let mut platform = Platform::default();
-    platform.arch = words.next();
-    platform.os = words.next().unwrap();
-    platform.libc = words.next();
-    platform.libc_version = Some("2.36".into());
-    platform
+    let (arch, os) = (words.next(), words.next().unwrap());
+    Platform { arch, os, libc: words.next(), libc_version: Some("2.36".into()) }
 }
 
 fn call(name: &str, calls: u64) -> ProcessSyscall {
@@ -173,7 +169,10 @@ fn a_program_may_be_executed_by_the_name_that_leads_to_it() {
     // A program may be told any name.
     let told = of(&["sh"], &[("/usr/bin/dash", true)]);
     assert!(fails("exec = [\"app\", \"sh\"]", &told).is_some());
-    let script = of(&["/bin/sh", "/x/script"], &[("/x/script", false)]);
+    let mut script = of(&["/bin/sh", "/x/script"], &[("/x/script", false)]);
+    let elsewhere = file("/y/script", &[("exec", 1), ("missed", 1)], &[1]);
+    script.files.as_mut().unwrap().paths.insert(0, elsewhere);
+    assert!(fails("exec = [\"app\", \"/y/script\"]", &script).is_some());
     for (allowed, held) in [("sh", true), ("script", true), ("dash", true), ("other", false)] {
         let rule = format!("exec = [\"app\", \"{allowed}\"]");
         assert_eq!(fails(&rule, &script).is_none(), held, "{allowed}");

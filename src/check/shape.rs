@@ -299,7 +299,7 @@ impl Shape {
         let counted = |name: &str, abi: &str| {
             if abi == native { name.to_owned() } else { format!("{name}@{abi}") }
         };
-        let named = |row: &ProcessSyscall| counted(&row.name, &row.abi);
+        let call = |row: &ProcessSyscall| counted(&row.name, &row.abi);
         let programs = programs(processes, &normaliser);
         let name = |id: u64| programs.get(&id).cloned().unwrap_or_else(|| "?".into());
         let mut shape = Self {
@@ -323,12 +323,12 @@ impl Shape {
                 shape.files.entry(of.clone()).or_insert_with(|| normaliser.path(file));
             }
             for row in &process.syscalls {
-                shape.calls.entry(named(row)).or_default().add(row);
+                shape.calls.entry(call(row)).or_default().add(row);
                 shape
                     .programs
                     .entry(of.clone())
                     .or_default()
-                    .entry(named(row))
+                    .entry(call(row))
                     .or_default()
                     .add(row);
             }
@@ -350,7 +350,7 @@ impl Shape {
                 process
                     .syscalls
                     .iter()
-                    .for_each(|row| counts.entry(named(row)).or_default().add(row));
+                    .for_each(|row| counts.entry(call(row)).or_default().add(row));
             }
         }
         for row in record.network.iter().flatten() {
@@ -414,7 +414,9 @@ fn executed_as(rows: &[&FileRow], process: &Process, exec: &Exec) -> Vec<String>
                 let mut arguments = exec.argv.iter().skip(1);
                 arguments.any(|argument| base_name(argument) == base_name(&row.path))
             };
-            if let Some(script) = rows.iter().find(given) {
+            // One that was looked for along PATH and is elsewhere was not executed.
+            let executed = |row: &&&FileRow| row.other.get("exec") > Some(&row.failed());
+            if let Some(script) = rows.iter().filter(executed).find(given) {
                 names.extend([script.path.clone(), first.to_owned()]);
             }
         }

@@ -105,9 +105,11 @@ impl<'a> Judge<'a> {
         };
         if let Some(region) = &rule.region
             && !self.shape.regions.contains_key(region)
-            && (rule.demand.is_absolute() || self.facts.is_some())
         {
-            return self.never_began(rule, region, verdict);
+            let gone = self.never_began(rule, region, verdict.clone());
+            if rule.demand.is_absolute() || self.own {
+                return gone;
+            }
         }
         match &rule.demand {
             Demand::Most(metric, max) => self.most(rule, metric, *max, verdict),
