@@ -19,8 +19,9 @@ use crate::tracer::{Command, Error, Options, Place, end_group, high, reason, tra
 const TAIL: u64 = 4096;
 /// And so many lines of it are shown.
 const LINES: usize = 5;
-/// What comes before a run ends after this, where the case has no timeout.
-const PREPARE: Duration = Duration::from_mins(10);
+/// A run, and what comes before it, ends after this where the case has no timeout: a
+/// job that never ends tells nobody why.
+const LONGEST: Duration = Duration::from_mins(10);
 /// So often it is looked whether it has ended.
 const LOOK: Duration = Duration::from_millis(5);
 /// The variables whose values the record of a run keeps: its paths begin there.
@@ -151,6 +152,11 @@ impl Checker {
         Ok(Self { normalise: normalise.clone(), directory: directory.to_owned(), scratch })
     }
 
+    /// Where a run's output is: not above its TMPDIR, which is another place to a rule.
+    fn output(&self) -> PathBuf {
+        self.scratch.path().join("out")
+    }
+
     /// Runs the case once, what prepares it before. `disturb`: as [`Place`] has it;
     /// PATH and HOME are longer then, too, and mean the same: what hangs on how long
     /// they are is to be seen to vary. `asked`: whether somebody wants an end, which
@@ -169,8 +175,9 @@ impl Checker {
         let cwd = self.cwd(case)?;
         let env = environment(case, &temporary);
         prepare(case, &cwd, &env, asked)?;
+        std::fs::create_dir_all(self.output()).map_err(failed("make", &self.output()))?;
         let output = |name: &str| {
-            let path = self.scratch.path().join(name);
+            let path = self.output().join(name);
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(true);
             options.open(&path).map_err(failed("write", &path))
@@ -201,7 +208,8 @@ impl Checker {
             lengthen(&mut command, &found, seed);
         }
         let record = self.traced(case, &command, &found).map_err(|e| led_from(e, &cwd))?;
-        let output = self.scratch.path().to_string_lossy();
+        let output = self.output();
+        let output = output.to_string_lossy();
         let normaliser = self.normaliser(&cwd, &found).with_prefix(OUTPUT, &output);
         let shape = Shape::of(&record, normaliser);
         let ended = otherwise(&case.exit, &record.outcome);
@@ -221,7 +229,7 @@ impl Checker {
         for name in ["stdout.log", "stderr.log"] {
             let mut to = dir.file(name)?;
             // What is not there was removed by the command.
-            let _ = File::open(self.scratch.path().join(name))
+            let _ = File::open(self.output().join(name))
                 .and_then(|mut from| io::copy(&mut from, &mut to));
         }
         run.record.run.id = Some(dir.id().into());
@@ -265,7 +273,7 @@ impl Checker {
         command: &Command,
         found: &[OsString],
     ) -> Result<Record, CaseError> {
-        let options = Options { timeout: case.timeout, ..Options::default() };
+        let options = Options { timeout: case.timeout.or(Some(LONGEST)), ..Options::default() };
         let mut collect =
             Collect { snapshots: Which::Off, cpu_samples: None, ..Collect::default() };
         for (name, region) in &case.regions {
@@ -278,7 +286,7 @@ impl Checker {
         }
         let mut run = Run::now(&command.argv, Some(case.name.clone()));
         run.cwd = command.cwd.as_ref().map(|dir| dir.to_string_lossy().into_owned());
-        run.output = Some(self.scratch.path().to_string_lossy().into_owned());
+        run.output = Some(self.output().to_string_lossy().into_owned());
         let named: Vec<String> = self.named().map(str::to_owned).collect();
         let environment = Environment::now(&[]).with_variables(found, &named);
         let collected = collect
@@ -340,7 +348,7 @@ fn prepare(
         }
         shell.spawn()
     });
-    let limit = case.timeout.unwrap_or(PREPARE);
+    let limit = case.timeout.unwrap_or(LONGEST);
     let how = match started.and_then(|shell| end_of(shell, limit, asked)) {
         Ok(Ok(status)) if status.success() => return Ok(()),
         Ok(Ok(status)) => format!("failed: {status}"),

@@ -128,7 +128,7 @@ fn a_saved_run_has_the_same_verdict_elsewhere() {
         elsewhere(run).assert_code(0);
     }
     // And what is forbidden is forbidden in both.
-    put(place.path("coldtrace.toml"), place.baseline().replace("{tmp}/**", "{cwd}/**"));
+    put(place.path("coldtrace.toml"), place.baseline().replace("{tmp}/**", "/nowhere/**"));
     for run in ["kept/latest", "latest"] {
         let finished = elsewhere(run);
         finished.assert_code(1);
@@ -220,7 +220,7 @@ fn read_only_directories_of_an_ordinary_user_are_removed() {
         let everybodys = fs::Permissions::from_mode(0o777);
         fs::set_permissions(place.path(name), everybodys).expect("it is ours");
     };
-    ["tmp", "."].into_iter().for_each(open);
+    ["tmp", ".", "coldtrace.toml"].into_iter().for_each(open);
     let Some(mut nobody) = nobody() else { return };
     let own = place.command("check", &["--update", "-n", "2"]);
     nobody.arg(own.get_program()).args(own.get_args()).current_dir(place.0.root());

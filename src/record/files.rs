@@ -42,7 +42,8 @@ pub struct FileRow {
     pub marks: Vec<String>,
     /// Successful opens for reading only.
     pub opens_read: u64,
-    /// Successful opens for writing, or both.
+    /// Successful opens for writing, or both, or that make or empty the file (O_CREAT,
+    /// O_TRUNC).
     pub opens_write: u64,
     /// Calls of `stat` and its kin, by path or descriptor, failed ones too.
     pub stats: u64,

@@ -95,7 +95,8 @@ impl<'a> Judging<'a> {
                 }
             };
         };
-        if saved.run.argv != case.command {
+        // A label is a person's word; another name is the command's.
+        if saved.run.argv != case.command && saved.run.label != case.name {
             let (ran, wanted) = (command_line(&saved.run.argv), command_line(&case.command));
             let what = format!("the run is of `{ran}`, and case {} of `{wanted}`", case.name);
             return Err(failure(USAGE, what));
@@ -119,7 +120,7 @@ impl<'a> Judging<'a> {
     fn confirmed(
         &mut self,
         case: &Case,
-        run: CaseRun,
+        run: &CaseRun,
         found: &mut CaseReport,
     ) -> Result<Judged, Failure> {
         let baseline = &self.opened.baseline;
@@ -151,7 +152,7 @@ impl<'a> Judging<'a> {
                 break;
             }
             if found.runs == 2 {
-                wrote = wrote_first(&run, &again).into_iter().map(str::to_owned).collect();
+                wrote = wrote_first(run, &again).into_iter().map(str::to_owned).collect();
             }
             agreed = agree(&agreed, &again.shape, facts);
             forbidden.extend(self::forbidden(baseline, &judge(baseline, case, &again.shape)));
@@ -200,7 +201,7 @@ impl<'a> Judging<'a> {
         if found.problem.is_some() {
             return Ok(found);
         }
-        let judged = self.confirmed(case, run, &mut found)?;
+        let judged = self.confirmed(case, &run, &mut found)?;
         finish(&mut found, judged, case);
         // What no facts hold, no new facts change.
         let relative = |verdict: &&Verdict| {

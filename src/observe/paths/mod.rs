@@ -338,7 +338,9 @@ impl Paths {
             match info.kind {
                 "open" if by_path && end.errno.is_none() => {
                     if end.succeeded() {
-                        let reads = entered.flags & libc::O_ACCMODE as u64 == 0;
+                        // One that makes or empties the file writes, too.
+                        let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+                        let reads = entered.flags & writing as u64 == 0;
                         let more = row.more_mut();
                         more.opens_read += u64::from(reads);
                         more.opens_write += u64::from(!reads);
