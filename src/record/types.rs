@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::artifacts::Artifact;
+use super::cache::CacheState;
 use super::cpu::CpuSamples;
 use super::environment::Environment;
 use super::files::{Files, MappedFile};
@@ -74,6 +75,9 @@ pub struct Record {
     /// in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc: Option<Vec<ProcSnapshot>>,
+    /// What of the files that the command reads was in memory before it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheState>,
     /// What Python imported, when `--importtime` asked for it: from a second run
     /// of the command, of which nothing else is in this record.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -18,6 +18,7 @@ mod kernel;
 mod launch;
 mod limits;
 pub mod memory;
+pub mod page_cache;
 mod patience;
 pub mod perf;
 mod place;

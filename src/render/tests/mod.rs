@@ -143,6 +143,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         mapped: None,
         cpu: None,
         proc: None,
+        cache: None,
         imports: None,
         regions: None,
         network: None,
