@@ -143,7 +143,7 @@ fn paths(facts: Option<&Facts>, first: &Shape, second: &Shape) -> BTreeMap<Strin
     for (path, used) in &second.paths {
         match first.paths.get(path) {
             Some(before) if recorded(path, before) => {
-                drop(paths.insert(path.clone(), before.clone()))
+                drop(paths.insert(path.clone(), before.clone()));
             }
             None if !known(path) => {}
             _ => drop(paths.insert(path.clone(), used.clone())),

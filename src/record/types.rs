@@ -206,6 +206,13 @@ pub struct Rusage {
     pub voluntary_switches: u64,
     /// Switches because its time slice ended.
     pub involuntary_switches: u64,
+    /// Time that the root's first thread was on a CPU (/proc/PID/schedstat of the
+    /// zombie). Absent where the command was traced; `time` has it of each thread then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_thread_cpu_ns: Option<u64>,
+    /// Time that it was runnable and waited for a CPU; absent as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_thread_run_queue_ns: Option<u64>,
 }
 
 /// Totals over every process of the tree, also those nobody waited for.

@@ -1,4 +1,4 @@
-//! Ending as the command did.
+//! Ending as the command did, and limits and memory of this process.
 
 /// Ends this process by `signal`, without a core dump of its own. Returns when
 /// that is not possible: as PID 1, or for a signal that does not kill.
@@ -25,4 +25,14 @@ pub fn descriptor_limit() -> Option<usize> {
     // SAFETY: `limit` is a valid rlimit for the kernel to fill.
     let asked = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     (asked == 0).then(|| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
+}
+
+/// Gives memory that is not used any more back to the kernel. A child begins as a copy
+/// of this process, and its peak is never less than that.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim may be called at any time, and moves nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }

@@ -109,6 +109,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
             block_out: 0,
             voluntary_switches: 95,
             involuntary_switches: 10,
+            ..Rusage::default()
         }),
         tree: Some(Tree {
             processes: 1,
