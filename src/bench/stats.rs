@@ -225,6 +225,11 @@ mod tests {
             prop_assert_eq!((before.p90, before.p99), (after.p90, after.p99));
         }
 
+    }
+
+    proptest! {
+        // Each draws its 10000 samples.
+        #![proptest_config(ProptestConfig::with_cases(16))]
         #[test]
         fn a_scale_changes_nothing_but_the_scale(sample in prop::collection::vec(1.0f64..1e6, 5..50)) {
             let scaled: Vec<f64> = sample.iter().map(|x| x * 4.0).collect();

@@ -143,11 +143,11 @@ pub fn main(args: &Args) -> Result<End, Failure> {
     if args.join {
         return join(args);
     }
-    let bencher = bencher(args)?;
+    let asked = bencher(args)?;
     let mut reports = Reports::open(args)?;
     let held = Held::new();
     let mut line = Line::new(args);
-    let benched = bencher.run(&held, &mut |progress| line.show(progress));
+    let benched = asked.run(&held, &mut |progress| line.show(progress));
     line.clear();
     let Benched { bench, path, error, .. } = benched.map_err(failure)?;
     let failed = bench.commands.iter().flat_map(|c| &c.runs).any(|run| run.failed.is_some());
