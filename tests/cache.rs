@@ -268,19 +268,25 @@ fn own_files(place: &Place) {
         return;
     }
     for wanted in State::ALL {
-        let mut named = 0;
+        let (mut labelled, mut as_wanted) = (0, 0);
         for _ in 0..10 {
             wanted.reach(place, &Place::told(&set));
             let (state, share) = observe_told(place, &set);
             is_true(&state, share);
-            named += u32::from(state.label == wanted.label());
-            if state.label == wanted.label() {
+            if state.label != "unknown" {
+                labelled += 1;
                 assert_eq!(state.basis.as_deref(), Some("residency"));
+            }
+            if state.label == wanted.label() {
+                as_wanted += 1;
             } else {
                 eprintln!("{wanted:?}: {}: {}", state.label, state.evidence);
             }
         }
-        assert!(named >= 9, "{wanted:?}: {named} of 10");
+        assert!(labelled >= 9, "{wanted:?}: {labelled} of 10");
+        // Of Python's own files, a tenth of that set, others on this machine may read some again:
+        // then lukewarm is what it is. What the fixture reads nobody else does.
+        assert!(place.python || as_wanted >= 9, "{wanted:?}: {as_wanted} of 10");
     }
 }
 
