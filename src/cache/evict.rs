@@ -42,13 +42,14 @@ impl WorkingSet {
         }
         let mut remained = self.measure();
         // Dirty pages stay, and are only begun to be written. To write out is slow even
-        // where nothing is dirty, so it is done where more stayed than is mapped.
+        // where nothing is dirty, so it is done only where more stayed than is mapped, or
+        // where nobody tells.
         let stayed: Vec<_> = self
             .files()
             .iter()
             .zip(&remained.files)
             .filter_map(|(file, pages)| {
-                pages.is_some_and(|pages| pages.resident > pages.pinned).then_some(file)
+                pages.is_none_or(|pages| pages.resident > pages.pinned).then_some(file)
             })
             .collect();
         for file in &stayed {

@@ -90,7 +90,8 @@ impl Filesystem {
 pub fn probe(file: &File, size: u64) -> Option<Accounting> {
     let resident = || mincore(file, size).ok().flatten();
     let was = resident()?;
-    let_go(file).ok()?;
+    // What is dirty would stay.
+    file.sync_data().and_then(|()| let_go(file)).ok()?;
     if resident()? > 0 {
         return None;
     }

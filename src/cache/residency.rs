@@ -111,7 +111,7 @@ impl WorkingSet {
         if any && mapped.unreadable > 0 {
             let processes = counted(mapped.unreadable, "process");
             found.reasons.push(format!(
-                "{processes} of others: what they have mapped cannot be seen and counts as evictable"
+                "what {processes} may have mapped cannot be seen: it counts as evictable"
             ));
         }
         found

@@ -27,7 +27,10 @@ impl Written {
         let rows = || files.paths.iter().filter(|row| is_final(row));
         let is_bytecode = |row: &&FileRow| is_pyc(Path::new(&row.path));
         let bytecode = rows().filter(is_bytecode).count() as u64;
-        let looked_for = |row: &&FileRow| row.misses > 0 || row.stats > 0 || row.read_bytes > 0;
+        let looked_for = |row: &&FileRow| {
+            // Whoever opens a file to write it may ask about it then, without looking for it.
+            row.misses > 0 || row.read_bytes > 0 || (row.stats > 0 && row.opens_write == 0)
+        };
         let others = rows().filter(|row| !is_bytecode(row)).filter(looked_for);
         let others = others.map(|row| row.path.clone()).collect();
         Self { bytecode: Some(bytecode), others: Some(others) }
@@ -168,12 +171,15 @@ mod tests {
             ("/home/u/.cache/fonts/x", renamed),
             ("/out/report", json!({"opens_write": 1, "written_bytes": 9})),
             ("/out/log", json!({"opens_write": 1, "written_bytes": 9, "stats": 1})),
+            ("/var/cache/new", json!({"opens_write": 1, "written_bytes": 9, "misses": 1})),
+            ("/var/cache/stale", json!({"stats": 1, "other": {"rename": 1}})),
             ("/dev/null", json!({"opens_write": 1, "written_bytes": 9, "stats": 1})),
             ("<pipe>", json!({"written_bytes": 9, "stats": 1})),
         ]);
         let written = Written::of(&record);
         assert_eq!(written.bytecode, Some(2));
-        assert_eq!(written.others.unwrap(), ["/home/u/.cache/fonts/x", "/out/log"]);
+        let others = ["/home/u/.cache/fonts/x", "/var/cache/new", "/var/cache/stale"];
+        assert_eq!(written.others.unwrap(), others);
         let nothing = Record { files: None, ..record };
         assert_eq!(Written::of(&nothing), Written { bytecode: None, others: None });
     }
