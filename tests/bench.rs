@@ -120,7 +120,7 @@ fn runs_come_in_order_and_commands_in_turns() {
             assert_eq!(record.outcome.exit_code, Some(0), "{name}");
             let engine = if name.contains("traced") { "ptrace" } else { "none" };
             assert_eq!(record.measurement.engine, engine, "{name}");
-            assert_eq!(record.cache.is_some() && record.environment.is_some(), true, "{name}");
+            assert!(record.cache.is_some() && record.environment.is_some(), "{name}");
         }
     }
     assert_eq!(bench.commands.len(), 2);
@@ -276,6 +276,9 @@ fn cold_runs_need_to_know_the_files() {
 
 // ---- the numbers ----
 
+/// A number of a record.
+type Field = fn(&Record) -> u64;
+
 #[test]
 fn numbers_are_those_of_the_records() {
     let place = Place::new("bench-numbers");
@@ -294,7 +297,6 @@ fn numbers_are_those_of_the_records() {
         let records: Vec<Record> =
             of_kind(command, kind).map(|run| place.record(&run.run)).collect();
         assert_eq!(summary.n, records.len());
-        type Field = fn(&Record) -> u64;
         let fields: [(&str, Field); 5] = [
             ("wall_ns", |r| r.outcome.wall_ns),
             ("user_ns", |r| r.rusage.as_ref().expect("it was waited for").user_ns),
@@ -605,7 +607,9 @@ fn an_ordinary_user_evicts_and_labels_his_own_files() {
         std::os::unix::fs::chown(path, Some(65534), Some(65534)).expect("root may");
     };
     give(&place.path(""));
-    files.iter().for_each(|file| give(Path::new(file)));
+    for file in &files {
+        give(Path::new(file));
+    }
     if !accounts(&files) {
         return;
     }
