@@ -337,3 +337,7 @@ pub fn warnings(runs: &[(String, Environment)]) -> Vec<String> {
     }
     warnings
 }
+
+#[cfg(test)]
+#[path = "summary_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! Hand-made records for the tests of the text output.
 
+mod bench;
 mod cpu;
 mod files;
 mod files_machine;
