@@ -31,6 +31,8 @@
 //! # Ok::<(), coldtrace::tracer::Error>(())
 //! ```
 
+pub mod bench;
+pub mod cache;
 pub mod check;
 mod checker;
 mod importtime;

@@ -1,5 +1,6 @@
 //! One file a command. No logic that a user of the library would miss.
 
+mod bench;
 mod check;
 mod count;
 mod end;
@@ -47,12 +48,14 @@ enum Command {
         arg.hide(hidden)
     }))]
     Files(files::Args),
+    /// The same command many times: first, cold and warm runs apart
+    Bench(bench::Args),
     /// Fail when a command's calls, files or addresses are not as recorded
     Check(check::Args),
     /// A record as text
     Show(show::Args),
-    /// The JSON Schema of a record
-    Schema,
+    /// The JSON Schema of a record, or of a bench
+    Schema(schema::Args),
 }
 
 /// Runs what the command line says.
@@ -66,9 +69,10 @@ pub fn main() -> ExitCode {
         Command::Count(args) => count::main(&args),
         Command::Run(args) => run::main(&args),
         Command::Files(args) => files::main(&args),
+        Command::Bench(args) => bench::main(&args),
         Command::Check(args) => check::main(&args),
         Command::Show(args) => show::main(&args),
-        Command::Schema => schema::main(),
+        Command::Schema(args) => schema::main(&args),
     };
     end.unwrap_or_else(|failure| {
         output::say(&failure.message);

@@ -239,10 +239,7 @@ impl Tracing {
             return Err(Failure::own("no command to run was given"));
         }
         let user = self.user.as_deref().map(User::find).transpose().map_err(Failure::own)?;
-        let env: Vec<_> = self.env.iter().map(|setting| split_setting(setting)).collect();
-        if env.iter().any(|(name, _)| name.is_empty()) {
-            return Err(Failure::own("-E: a variable needs a name: -E VAR=VAL, or -E VAR"));
-        }
+        let env = settings(&self.env)?;
         Ok(Target::Command(Command { env, user, ..Command::new(self.command.clone()) }))
     }
 
@@ -287,6 +284,15 @@ fn process_name(pid: i32) -> Option<(String, u64)> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
     Some((name.trim_end().to_owned(), threads as u64))
+}
+
+/// What `-E` says: variables, and their values; `None` removes.
+pub fn settings(words: &[OsString]) -> Result<Vec<(OsString, Option<OsString>)>, Failure> {
+    let env: Vec<_> = words.iter().map(|setting| split_setting(setting)).collect();
+    if env.iter().any(|(name, _)| name.is_empty()) {
+        return Err(Failure::own("-E: a variable needs a name: -E VAR=VAL, or -E VAR"));
+    }
+    Ok(env)
 }
 
 fn split_setting(setting: &OsStr) -> (OsString, Option<OsString>) {

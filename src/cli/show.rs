@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use coldtrace::bench::Bench;
 use coldtrace::record::{Record, read};
 use coldtrace::render::{self, Column, Selection, SortKey, TableOptions};
 
@@ -11,7 +12,7 @@ use super::output::Output;
 /// Options of `show`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A run directory, its name, a record.json, `-` or `latest`
+    /// A run directory or a bench's, its name, a record.json, `-` or `latest`
     #[arg(value_name = "RUN", default_value = "latest")]
     run: String,
     /// Only the table of syscalls, whole
@@ -90,6 +91,11 @@ fn show(args: &Args) -> Result<End, Failure> {
             "no run in {} yet: coldtrace run CMD makes one",
             args.runs.display()
         )));
+    }
+    if let Some(bench) = bench(args)? {
+        let mut output = Output::open(Some(&args.output))?;
+        output.write(&super::bench::text(&bench, args.json.is_some(), output.width())?)?;
+        return Ok(End::Status(0));
     }
     let record = read(&args.run, &args.runs).map_err(Failure::own)?;
     let mut output = Output::open(Some(&args.output))?;
@@ -183,6 +189,19 @@ impl Args {
             (self.memory, "proc"),
         ];
         parts.into_iter().filter_map(|(asked, part)| asked.then_some(part))
+    }
+}
+
+/// The bench, if one was meant: it has none of a record's parts.
+fn bench(args: &Args) -> Result<Option<Bench>, Failure> {
+    let found = coldtrace::bench::read(&args.run, &args.runs).map_err(Failure::own)?;
+    let named = args.json.iter().flatten().map(String::as_str).find(|name| !name.is_empty());
+    match args.parts().next().or(named) {
+        Some(part) if found.is_some() => Err(Failure::own(format_args!(
+            "{} is a bench: {part} is a part of its runs: show {}/RUN",
+            args.run, args.run
+        ))),
+        _ => Ok(found),
     }
 }
 

@@ -40,7 +40,9 @@ pub fn report(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        say("no command given: count, run, files or show; `coldtrace help` says more");
+        say(
+            "no command given: count, run, files, bench, check or show; `coldtrace help` says more",
+        );
         return ExitCode::from(2);
     }
     let text = error.to_string();

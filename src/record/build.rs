@@ -68,7 +68,7 @@ impl Record {
         };
         Self {
             schema: SCHEMA.into(),
-            tool: tool(),
+            tool: Tool::this(),
             run,
             environment: None,
             platform: None,
@@ -87,6 +87,7 @@ impl Record {
             mapped: None,
             cpu: None,
             proc: None,
+            cache: None,
             imports: None,
             regions: None,
             network: None,
@@ -117,12 +118,16 @@ impl Record {
     pub fn of_untraced(run: Run, ran: &Ran) -> Self {
         Self {
             schema: SCHEMA.into(),
-            tool: tool(),
+            tool: Tool::this(),
             run,
             environment: None,
             platform: None,
             outcome: outcome(ran.ending, ran.started, ran.ended),
-            rusage: ran.usage.as_ref().map(rusage),
+            rusage: ran.usage.as_ref().map(|usage| Rusage {
+                first_thread_cpu_ns: ran.schedule.map(|schedule| schedule.on_cpu),
+                first_thread_run_queue_ns: ran.schedule.map(|schedule| schedule.runnable),
+                ..rusage(usage)
+            }),
             tree: None,
             measurement: Measurement {
                 engine: "none".into(),
@@ -138,6 +143,7 @@ impl Record {
             mapped: None,
             cpu: None,
             proc: None,
+            cache: None,
             imports: None,
             regions: None,
             network: None,
@@ -199,8 +205,11 @@ impl Run {
     }
 }
 
-fn tool() -> Tool {
-    Tool { name: env!("CARGO_PKG_NAME").into(), version: env!("CARGO_PKG_VERSION").into() }
+impl Tool {
+    /// This coldtrace.
+    pub(crate) fn this() -> Self {
+        Self { name: env!("CARGO_PKG_NAME").into(), version: env!("CARGO_PKG_VERSION").into() }
+    }
 }
 
 fn outcome(ending: Ending, started: Nanos, ended: Nanos) -> Outcome {
@@ -230,6 +239,7 @@ fn rusage(u: &Usage) -> Rusage {
         block_out: u.block_out,
         voluntary_switches: u.voluntary_switches,
         involuntary_switches: u.involuntary_switches,
+        ..Rusage::default()
     }
 }
 

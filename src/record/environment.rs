@@ -100,11 +100,8 @@ impl Environment {
             kernel_release: line("/proc/sys/kernel/osrelease"),
             kernel_version: line("/proc/sys/kernel/version"),
             machine: line("/proc/sys/kernel/arch").or_else(|| Some(std::env::consts::ARCH.into())),
-            boot_id: line("/proc/sys/kernel/random/boot_id"),
-            uptime_ns: line("/proc/uptime").and_then(|text| {
-                let seconds: f64 = text.split(' ').next()?.parse().ok()?;
-                Some((seconds * 1e9) as u64)
-            }),
+            boot_id: boot_id(),
+            uptime_ns: uptime_ns(),
             cpu_model: cpu_model(),
             cpus_online: line("/sys/devices/system/cpu/online").and_then(|list| count(&list)),
             cpus_allowed: std::thread::available_parallelism().ok().map(|n| n.get() as u64),
@@ -152,6 +149,17 @@ impl Environment {
         self.variables.sort();
         self
     }
+}
+
+/// Different after each boot.
+pub(crate) fn boot_id() -> Option<String> {
+    line("/proc/sys/kernel/random/boot_id")
+}
+
+/// Since the machine was booted.
+pub(crate) fn uptime_ns() -> Option<u64> {
+    let seconds: f64 = line("/proc/uptime")?.split(' ').next()?.parse().ok()?;
+    Some((seconds * 1e9) as u64)
 }
 
 fn text(path: &str) -> Option<String> {

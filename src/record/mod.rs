@@ -3,6 +3,7 @@
 
 mod artifacts;
 mod build;
+mod cache;
 mod collect;
 mod cpu;
 mod environment;
@@ -24,9 +25,11 @@ pub fn schema() -> serde_json::Value {
 
 pub use artifacts::Artifact;
 pub use build::{Observed, syscall_rows};
+pub use cache::CacheState;
 pub use collect::{Collect, Collected};
 pub use cpu::*;
 pub use environment::Environment;
+pub(crate) use environment::{boot_id, uptime_ns};
 pub use files::*;
 pub use imports::*;
 pub use interpreter::{Interpreter, ran_python};

@@ -6,6 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use super::types::{Record, SCHEMA};
 
 /// What went wrong with a run directory, as one line.
@@ -30,6 +32,8 @@ pub struct RunDir {
     /// A place held for the record, so that a disk that was full all along is
     /// noticed before the command starts.
     partial: PathBuf,
+    /// Whether `latest` is to point to it.
+    is_latest: bool,
 }
 
 impl RunDir {
@@ -64,17 +68,34 @@ impl RunDir {
                 Err(e) => return Err(failed("make the directory", &dir)(e)),
             }
         }
+        Self { is_latest: true, ..Self::named(runs, id) }.probed()
+    }
+
+    /// Makes the directory of one of several runs that belong together, in theirs.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub fn within(&self, name: &str) -> Result<Self, RunDirError> {
+        let id = self.directory(name)?;
+        Self::named(&self.path(), id).probed()
+    }
+
+    fn named(runs: &Path, id: String) -> Self {
         let partial = runs.join(&id).join("record.json.partial");
-        let dir = Self { runs: runs.to_owned(), id, partial };
+        Self { runs: runs.to_owned(), id, partial, is_latest: false }
+    }
+
+    /// Holds the place for the record.
+    fn probed(self) -> Result<Self, RunDirError> {
         // As much as a small record takes.
-        let probe = create(&dir.partial)
+        let probe = create(&self.partial)
             .and_then(|mut f| f.write_all(&[b' '; 16 * 1024]).and_then(|()| f.sync_all()));
         if let Err(e) = probe {
-            let error = failed("write", &dir.partial)(e);
-            let _ = fs::remove_dir_all(dir.path());
+            let error = failed("write", &self.partial)(e);
+            let _ = fs::remove_dir_all(self.path());
             return Err(error);
         }
-        Ok(dir)
+        Ok(self)
     }
 
     /// The run's id: the directory's name.
@@ -119,15 +140,26 @@ impl RunDir {
     /// # Errors
     /// When it cannot be written; then there is no record.json.
     pub fn write(&self, record: &Record) -> Result<(), RunDirError> {
-        let path = self.path().join("record.json");
+        self.write_as("record.json", record)
+    }
+
+    /// The same of something that is no record.
+    ///
+    /// # Errors
+    /// When it cannot be written; then there is no such file.
+    pub fn write_as(&self, name: &str, what: &impl Serialize) -> Result<(), RunDirError> {
+        let path = self.path().join(name);
         let written = create(&self.partial).and_then(|file| {
             let mut out = io::BufWriter::new(file);
-            serde_json::to_writer_pretty(&mut out, record)?;
+            serde_json::to_writer_pretty(&mut out, what)?;
             out.write_all(b"\n")?;
             out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
             fs::rename(&self.partial, &path)
         });
         written.map_err(failed("write", &path))?;
+        if !self.is_latest {
+            return Ok(());
+        }
         let latest = self.runs.join("latest");
         let new = self.runs.join(format!(".latest-{}", std::process::id()));
         let _ = fs::remove_file(&new);

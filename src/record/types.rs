@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::artifacts::Artifact;
+use super::cache::CacheState;
 use super::cpu::CpuSamples;
 use super::environment::Environment;
 use super::files::{Files, MappedFile};
@@ -74,6 +75,9 @@ pub struct Record {
     /// in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proc: Option<Vec<ProcSnapshot>>,
+    /// What of the files that the command reads was in memory before it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheState>,
     /// What Python imported, when `--importtime` asked for it: from a second run
     /// of the command, of which nothing else is in this record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,6 +210,13 @@ pub struct Rusage {
     pub voluntary_switches: u64,
     /// Switches because its time slice ended.
     pub involuntary_switches: u64,
+    /// Time that the root's first thread was on a CPU (/proc/PID/schedstat of the
+    /// zombie). Absent where the command was traced; `time` has it of each thread then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_thread_cpu_ns: Option<u64>,
+    /// Time that it was runnable and waited for a CPU; absent as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_thread_run_queue_ns: Option<u64>,
 }
 
 /// Totals over every process of the tree, also those nobody waited for.

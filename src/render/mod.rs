@@ -8,6 +8,7 @@
 //! unless columns were asked for that do not fit), no cell of a table is
 //! blank, and nothing out of a record reaches a terminal unescaped.
 
+mod bench;
 pub mod check;
 mod columns;
 mod cpu;
@@ -28,6 +29,7 @@ mod units;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use bench::{bench, bench_csv, bench_markdown};
 pub use columns::{Column, SortKey, UnknownWord};
 pub use cpu::cpu;
 pub use environment::environment;

@@ -48,9 +48,9 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.1} {name}")
 }
 
-/// `1 call`, `2 calls`, `2 processes`.
+/// `1 call`, `2 calls`, `2 processes`, `2 switches`.
 pub fn counted(count: u64, noun: &str) -> String {
-    let ending = match (count, noun.ends_with('s')) {
+    let ending = match (count, noun.ends_with('s') || noun.ends_with("ch")) {
         (1, _) => "",
         (_, true) => "es",
         (_, false) => "s",

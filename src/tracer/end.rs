@@ -1,4 +1,4 @@
-//! Ending as the command did.
+//! Ending as the command did, and limits and memory of this process.
 
 /// Ends this process by `signal`, without a core dump of its own. Returns when
 /// that is not possible: as PID 1, or for a signal that does not kill.
@@ -33,4 +33,14 @@ pub fn end_group(leader: u32) {
     // SAFETY: kill takes two numbers; the leader is there until it is waited for,
     // so the group is its own.
     unsafe { libc::kill(-group, libc::SIGKILL) };
+}
+
+/// Gives memory that is not used any more back to the kernel. A child begins as a copy
+/// of this process, and its peak is never less than that.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim may be called at any time, and moves nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }

@@ -16,8 +16,8 @@ use super::stop::Entry;
 
 pub use pending::{disposition, is_pending, is_undisturbed};
 pub use wait::{
-    Bell, Waited, cpu_time, has_children, own_usage, poll_for, take, take_from, take_stop,
-    take_zombie, wait, wait_for,
+    Bell, Schedule, Waited, cpu_time, has_children, own_usage, poll_for, take, take_from,
+    take_stop, take_zombie, time_for, wait, wait_for,
 };
 
 /// What a syscall stop is.

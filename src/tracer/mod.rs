@@ -18,6 +18,7 @@ mod kernel;
 mod launch;
 mod limits;
 pub mod memory;
+pub mod page_cache;
 mod patience;
 pub mod perf;
 mod place;
@@ -38,7 +39,7 @@ mod user;
 
 pub use calibrate::Cost;
 #[doc(hidden)] // The command line's own: no part of the tracer.
-pub use end::{descriptor_limit, die_by, end_group};
+pub use end::{descriptor_limit, die_by, end_group, give_back};
 pub use error::Error;
 #[doc(hidden)]
 pub use error::reason;
@@ -47,6 +48,7 @@ pub use event::{
 };
 #[doc(hidden)]
 pub use inherited::{ignore_failed_writes, was_closed};
+pub use kernel::Schedule;
 pub use launch::Command;
 #[doc(hidden)]
 pub use launch::high;

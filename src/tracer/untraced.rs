@@ -4,7 +4,7 @@ use std::io;
 
 use super::error::{Error, os};
 use super::event::{Ending, Nanos, Usage};
-use super::kernel::{self, now};
+use super::kernel::{self, Schedule, now};
 use super::launch::{Command, launch};
 use super::signals::{Guard, Request};
 use super::stop::ending;
@@ -20,8 +20,8 @@ pub struct Ran {
     pub ended: Nanos,
     /// wait4's usage of it and of the children it waited for.
     pub usage: Option<Usage>,
-    /// Its own usage, without children.
-    pub own: Option<Usage>,
+    /// What the scheduler says of its first thread; `None` without /proc.
+    pub schedule: Option<Schedule>,
     /// What of its place could not be fixed, a line each.
     pub notes: Vec<String>,
 }
@@ -41,7 +41,7 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
     let started = now();
     launched.open()?;
     let mut stopped = false;
-    let waited = loop {
+    let timed = loop {
         if guard.is_busy() {
             for request in guard.requests(true) {
                 let (to, signal) = match request {
@@ -57,15 +57,18 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
                 guard.stop_if_asked();
             }
         }
-        match kernel::wait_for(pid) {
-            Ok(Some(waited)) if ending(waited.status).is_some() => break waited,
+        match kernel::time_for(pid) {
+            Ok(Some(timed)) if ending(timed.waited.status).is_some() => break timed,
             // Stopped, or going on again.
-            Ok(Some(waited)) => stopped = waited.status & 0xff == 0x7f,
+            Ok(Some(timed)) => stopped = timed.waited.status & 0xff == 0x7f,
             Ok(None) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(os("cannot wait for the command", e)),
         }
     };
+    // What came together with the end is to be known to whoever holds it.
+    guard.requests(false);
+    let waited = timed.waited;
     let ending = ending(waited.status).unwrap_or(Ending::Detached);
     let reports = launched.reports();
     if reports.failed() {
@@ -76,7 +79,7 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
         started,
         ended: waited.at,
         usage: waited.with_children,
-        own: waited.own,
+        schedule: timed.schedule,
         notes: reports.unfixed,
     })
 }

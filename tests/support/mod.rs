@@ -108,17 +108,19 @@ fn unique() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// The variable by which a test that another user runs is told where it may write.
+pub const SCRATCH: &str = "COLDTRACE_TEST_SCRATCH";
+
 /// A directory of its own, removed at the end.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Under cargo's directory for test data; `name` is for whoever finds it there.
+    /// Under cargo's directory for test data, or that which [`SCRATCH`] names; `name` is for whoever
+    /// finds it there.
     pub fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
-            "{name}.{}.{}",
-            std::process::id(),
-            unique()
-        ));
+        let parent = std::env::var_os(SCRATCH).map(PathBuf::from);
+        let parent = parent.unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+        let path = parent.join(format!("{name}.{}.{}", std::process::id(), unique()));
         std::fs::create_dir_all(&path)
             .unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
         Self(path)

@@ -1,5 +1,6 @@
 //! Hand-made records for the tests of the text output.
 
+mod bench;
 mod cpu;
 mod files;
 mod files_machine;
@@ -110,6 +111,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
             block_out: 0,
             voluntary_switches: 95,
             involuntary_switches: 10,
+            ..Rusage::default()
         }),
         tree: Some(Tree {
             processes: 1,
@@ -144,6 +146,7 @@ pub fn record(argv: &[&str], syscalls: Option<Vec<SyscallRow>>) -> Record {
         mapped: None,
         cpu: None,
         proc: None,
+        cache: None,
         imports: None,
         regions: None,
         network: None,

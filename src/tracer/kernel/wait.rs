@@ -91,6 +91,42 @@ pub fn wait_for(pid: i32) -> io::Result<Option<Waited>> {
     look(libc::P_PID, pid, libc::WSTOPPED, true)
 }
 
+/// A child that nobody traces has stopped or ended.
+#[derive(Debug)]
+pub struct Timed {
+    /// The report; its time is that at which the child was found so, before anything
+    /// else was asked.
+    pub waited: Waited,
+    /// What the scheduler says of the first thread of one that has ended.
+    pub schedule: Option<Schedule>,
+}
+
+/// What the scheduler says of a thread (/proc/TID/schedstat), ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schedule {
+    /// On a CPU.
+    pub on_cpu: Nanos,
+    /// Runnable, and waiting for a CPU.
+    pub runnable: Nanos,
+}
+
+/// Waits for child `pid` only, and does no more than timing it takes: what a zombie's
+/// own usage is nobody asks.
+pub fn time_for(pid: i32) -> io::Result<Option<Timed>> {
+    let flags = libc::__WALL | libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+    let info = waitid(libc::P_PID, pid, flags)?;
+    let at = now();
+    let schedule = if info.is_dead() { schedule(pid) } else { None };
+    let waited = wait4(pid, libc::WNOHANG | libc::WUNTRACED, info.is_dead())?;
+    Ok(waited.map(|waited| Timed { waited: Waited { at, ..waited }, schedule }))
+}
+
+fn schedule(pid: i32) -> Option<Schedule> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let mut numbers = text.split_ascii_whitespace().map(str::parse);
+    Some(Schedule { on_cpu: numbers.next()?.ok()?, runnable: numbers.next()?.ok()? })
+}
+
 /// Takes the next stop that is there, or `None`; never a zombie.
 pub fn take_stop() -> io::Result<Option<Waited>> {
     let flags = libc::__WALL | libc::WSTOPPED | libc::WNOHANG;

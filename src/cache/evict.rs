@@ -1,0 +1,103 @@
+//! Getting files out of memory.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+
+use indexmap::IndexMap;
+
+use crate::render::counted;
+use crate::tracer::page_cache::{let_go, sync_all};
+use crate::tracer::reason;
+
+use super::residency::Residency;
+use super::set::WorkingSet;
+
+/// What an eviction did.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Eviction {
+    /// `posix_fadvise` or `drop_caches`.
+    pub by: &'static str,
+    /// Files that the kernel was asked to let go; of `drop_caches` the whole set.
+    pub files_evicted: u64,
+    /// Why others were not, a line each.
+    pub failed: Vec<String>,
+    /// What of the set was in memory after it: what is mapped, and what else stayed.
+    pub remained: Residency,
+}
+
+impl WorkingSet {
+    /// Asks the kernel to let go of each file (posix_fadvise, POSIX_FADV_DONTNEED):
+    /// that works on all files that may be read, and leaves what is mapped. What is
+    /// dirty is written out first.
+    pub fn evict(&self) -> Eviction {
+        let mut failed: IndexMap<String, u64> = IndexMap::new();
+        let mut files_evicted = 0;
+        let mut add = |e: &io::Error| *failed.entry(reason(e)).or_default() += 1;
+        for file in self.files() {
+            match file.open().and_then(|file| let_go(&file)) {
+                Ok(()) => files_evicted += 1,
+                Err(e) => add(&e),
+            }
+        }
+        let mut remained = self.measure();
+        // Dirty pages stay, and are only begun to be written. To write out is slow even
+        // where nothing is dirty, so it is done only where more stayed than is mapped, or
+        // where nobody tells.
+        let stayed: Vec<_> = self
+            .files()
+            .iter()
+            .zip(&remained.files)
+            .filter_map(|(file, pages)| {
+                pages.is_none_or(|pages| pages.resident > pages.pinned).then_some(file)
+            })
+            .collect();
+        for file in &stayed {
+            // Whether it worked is measured.
+            let again = file.open().and_then(|file| file.sync_data().and_then(|()| let_go(&file)));
+            drop(again);
+        }
+        if !stayed.is_empty() {
+            remained = self.measure();
+        }
+        let line = |(why, n): (String, u64)| format!("{} not evicted: {why}", counted(n, "file"));
+        let failed = failed.into_iter().map(line).collect();
+        Eviction { by: "posix_fadvise", files_evicted, failed, remained }
+    }
+
+    /// Drops all caches of the machine ([`drop_caches`]).
+    ///
+    /// # Errors
+    /// When that may not be done.
+    pub fn evict_all(&self) -> Result<Eviction, DropError> {
+        drop_caches()?;
+        Ok(Eviction {
+            by: "drop_caches",
+            files_evicted: self.files().len() as u64,
+            failed: Vec::new(),
+            remained: self.measure(),
+        })
+    }
+}
+
+/// Caches were not dropped; one line.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot drop the machine's caches: /proc/sys/vm/drop_caches: {}; only root may, --cold alone \
+     evicts the command's files",
+    reason(.0)
+)]
+pub struct DropError(#[source] io::Error);
+
+/// Writes out what is dirty, and has the kernel drop all clean pages, directories and
+/// inodes of the whole machine: everybody's next reads are slow. Nothing is to be
+/// restored.
+///
+/// # Errors
+/// When that may not be done: only root may.
+pub fn drop_caches() -> Result<(), DropError> {
+    let opened = OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches");
+    let mut file = opened.map_err(DropError)?;
+    sync_all();
+    file.write_all(b"3\n").map_err(DropError)
+}

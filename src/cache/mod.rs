@@ -1,0 +1,44 @@
+//! How cold a run was: which files a command reads ([`WorkingSet`]), how much of
+//! them is in memory ([`Residency`]), getting them out of it ([`Eviction`]), and the
+//! label that this gives a run ([`Signals::label`]).
+//!
+//! ```no_run
+//! use coldtrace::cache::{Observation, WorkingSet};
+//!
+//! # let record = coldtrace::Tracer::command(["true"]).run()?;
+//! let Some(set) = WorkingSet::of(&record) else { return Ok(()) };
+//! let eviction = set.evict();
+//! let before = set.measure();
+//! // ... the command runs, and wait4(2) says what it used ...
+//! let after = set.measure();
+//! let state = Observation {
+//!     set: Some(&set),
+//!     eviction: Some(&eviction),
+//!     before: Some(&before),
+//!     after: Some(&after),
+//!     block_input_bytes: Some(62_914_560),
+//!     major_faults: Some(12),
+//!     ..Observation::default()
+//! }
+//! .state();
+//! println!("{}: {}", state.label, state.evidence);
+//! # Ok::<(), coldtrace::tracer::Error>(())
+//! ```
+
+mod boot;
+mod evict;
+mod filesystem;
+mod label;
+mod observation;
+mod pinned;
+mod residency;
+mod set;
+mod written;
+
+pub use boot::{BootRuns, state_directory};
+pub use evict::{DropError, Eviction, drop_caches};
+pub use label::{Accounting, Basis, Label, Signals, Verdict};
+pub use observation::Observation;
+pub use residency::{Method, Residency};
+pub use set::{SetFile, WorkingSet};
+pub use written::{Bytecode, Written};
