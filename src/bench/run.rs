@@ -355,6 +355,9 @@ impl Making<'_> {
         let command = self.command(&argv, dir)?;
         let mut run = Run::now(&argv, None);
         run.id = Some(dir.id().into());
+        let path = dir.path();
+        let path = path.canonicalize().unwrap_or(path);
+        run.output = Some(path.to_string_lossy().into_owned());
         name.clone_into(&mut run.label);
         let mut environment = self.environment(slot, name, &command);
         let collected = Collect::default().from(run, |observers| {

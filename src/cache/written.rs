@@ -24,7 +24,11 @@ impl Written {
     /// Of a traced run.
     pub fn of(record: &Record) -> Self {
         let Some(files) = &record.files else { return Self::default() };
-        let rows = || files.paths.iter().filter(|row| is_final(row));
+        // Where its output goes is nothing that the command chose to write.
+        let output = record.run.output.as_deref().unwrap_or("");
+        let is_output =
+            |row: &FileRow| !output.is_empty() && Path::new(&row.path).starts_with(output);
+        let rows = || files.paths.iter().filter(|row| is_final(row) && !is_output(row));
         let is_bytecode = |row: &&FileRow| is_pyc(Path::new(&row.path));
         let bytecode = rows().filter(is_bytecode).count() as u64;
         let looked_for = |row: &&FileRow| {

@@ -119,9 +119,11 @@ impl Collect {
         record.measurement.notes.extend(Region::notes(&timeline.borrow()));
         record.network = sees_network.then(|| NetworkRow::all(&network, &timeline.borrow()));
         record.measurement.notes.extend(out_of_reach(&record));
-        record.outcome.first_output_ns = output
-            .at
-            .map(|at| at.saturating_sub(traced.started).saturating_sub(snapshots.spent_before(at)));
+        // The end has more taken off than what was looked at before.
+        let wall = record.outcome.wall_ns;
+        let since =
+            |at: u64| at.saturating_sub(traced.started).saturating_sub(snapshots.spent_before(at));
+        record.outcome.first_output_ns = output.at.map(|at| since(at).min(wall));
         record.describe(&setting);
         record.cpu = match (cpu, self.cpu_samples) {
             (Some(cpu), _) => Some(CpuSamples::of(cpu, &processes)),
