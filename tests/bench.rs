@@ -563,8 +563,14 @@ fn are_true(command: &CommandBench) {
     }
 }
 
+/// So many runs of a kind are labelled so; of the others the evidence is printed.
 fn labelled(command: &CommandBench, kind: RunKind, label: &str) -> usize {
-    of_kind(command, kind).filter(|run| run.label.as_deref() == Some(label)).count()
+    let (is, other): (Vec<&RunEntry>, _) =
+        of_kind(command, kind).partition(|run| run.label.as_deref() == Some(label));
+    for run in other {
+        eprintln!("{}: {:?}: {:?}", run.run, run.label, run.evidence);
+    }
+    is.len()
 }
 
 #[test]
@@ -630,6 +636,7 @@ fn an_ordinary_user_evicts_and_labels_his_own_files() {
     let refused = finish(user.args(options).args(&files));
     refused.assert_code(125);
     assert!(refused.err().contains("cannot drop the machine's caches"), "{refused}");
+    assert_eq!(place.bench().id, bench.id, "nothing was run");
 }
 
 #[test]

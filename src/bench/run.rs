@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::cache::{
-    BootRuns, Bytecode, DropError, Eviction, Observation, WorkingSet, Written, state_directory,
+    BootRuns, Bytecode, DropError, Eviction, Observation, WorkingSet, Written, may_drop_caches,
+    state_directory,
 };
 use crate::record::{
     Artifact, CacheState, Collect, Environment, Interpreter, Record, Run, RunDir, RunDirError, Tool,
@@ -162,6 +163,9 @@ impl Bencher {
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Benched, BenchError> {
         let first = self.commands.first().map_or(&[][..], Vec::as_slice);
+        if self.drop_caches {
+            may_drop_caches()?; // It is better known now than after the first runs.
+        }
         let run = Run::now(first, self.label.clone());
         let start = run.start.parse().unwrap_or_else(|_| jiff::Timestamp::now());
         let dir = RunDir::create(&self.runs, start, &run.label)?;

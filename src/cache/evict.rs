@@ -1,6 +1,6 @@
 //! Getting files out of memory.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 
 use indexmap::IndexMap;
@@ -96,8 +96,15 @@ pub struct DropError(#[source] io::Error);
 /// # Errors
 /// When that may not be done: only root may.
 pub fn drop_caches() -> Result<(), DropError> {
-    let opened = OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches");
-    let mut file = opened.map_err(DropError)?;
+    let mut file = may_drop_caches()?;
     sync_all();
     file.write_all(b"3\n").map_err(DropError)
+}
+
+/// What is written to, for that; to open it does nothing yet.
+///
+/// # Errors
+/// When it may not be done.
+pub fn may_drop_caches() -> Result<File, DropError> {
+    OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").map_err(DropError)
 }

@@ -36,7 +36,7 @@ mod set;
 mod written;
 
 pub use boot::{BootRuns, state_directory};
-pub use evict::{DropError, Eviction, drop_caches};
+pub use evict::{DropError, Eviction, drop_caches, may_drop_caches};
 pub use label::{Accounting, Basis, Label, Signals, Verdict};
 pub use observation::Observation;
 pub use residency::{Method, Residency};
