@@ -82,7 +82,7 @@ fn changes_are_caught_and_their_cause_is_named() {
         ("fork", format!("+ process that executes nothing (1 -> 2) by {program}")),
         ("exec", "executed by ".to_owned()),
         ("drop", "getppid 1 -> 0".to_owned()),
-        ("more", "getppid 1 -> 151".to_owned()),
+        ("more", "getppid 1 -> 37".to_owned()),
         ("storm", "{cwd}/storm/*: 120 paths, ENOENT".to_owned()),
         ("twice", "~ {cwd}/mode: 1 stat, was 0".to_owned()),
         ("loop", "getuid 100 -> 101".to_owned()),

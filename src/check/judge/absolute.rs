@@ -136,11 +136,11 @@ impl Judge<'_> {
                 left.by.extend(part.by.iter().cloned());
             }
             if left.calls > 0 {
-                found.push((specific(used), causes::address(key, &left)));
+                found.push((used.address.is_some(), causes::address(key, &left)));
             }
         }
         // An address says more than the socket that was made for it.
-        found.sort_by_key(|(specific, _)| std::cmp::Reverse(*specific));
+        found.sort_by_key(|(addressed, _)| std::cmp::Reverse(*addressed));
         let mut found: Vec<Cause> = found.into_iter().map(|(_, cause)| cause).collect();
         if !by_address {
             for (name, count) in &counts {
@@ -252,11 +252,6 @@ fn is_named(used: &NetUse, pattern: &Pattern) -> bool {
 /// The sum, which a record that was written by hand may have too large.
 fn total(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
-}
-
-/// Whether it names an address, and not only a family.
-fn specific(used: &NetUse) -> bool {
-    used.address.is_some()
 }
 
 /// Calls of a kind to a path.
