@@ -85,7 +85,7 @@ impl Metrics {
             sys_ns: of(|usage| usage.sys_ns),
             off_cpu_ns: cpu.and_then(|cpu| wall.checked_sub(cpu)),
             run_queue_ns: usage.and_then(|usage| usage.first_thread_run_queue_ns),
-            peak_rss_bytes: of(|usage| usage.ru_maxrss_bytes),
+            peak_rss_bytes: usage.and_then(Rusage::peak_bytes),
             minor_faults: of(|usage| usage.minor_faults),
             major_faults: of(|usage| usage.major_faults),
             block_in_bytes: of(|usage| usage.block_in.saturating_mul(BLOCK)),

@@ -164,7 +164,7 @@ pub struct RunCalls {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// From the opening of its gate to its end.
+    /// From the moment before its process was made to its end.
     pub wall_ns: Option<u64>,
     /// CPU time in user mode.
     pub user_ns: Option<u64>,
@@ -174,7 +174,8 @@ pub struct Metrics {
     pub off_cpu_ns: Option<u64>,
     /// Time that its first thread was runnable and waited for a CPU; null of traced runs.
     pub run_queue_ns: Option<u64>,
-    /// Largest resident set of a process: never less than coldtrace's own at the fork.
+    /// Largest resident set of a process; null where it is not more than what its launcher
+    /// had, which says nothing.
     pub peak_rss_bytes: Option<u64>,
     /// Page faults served without I/O.
     pub minor_faults: Option<u64>,

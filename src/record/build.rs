@@ -124,6 +124,7 @@ impl Record {
             platform: None,
             outcome: outcome(ran.ending, ran.started, ran.ended),
             rusage: ran.usage.as_ref().map(|usage| Rusage {
+                rss_before_exec_bytes: Some(ran.rss_before_exec_bytes),
                 first_thread_cpu_ns: ran.schedule.map(|schedule| schedule.on_cpu),
                 first_thread_run_queue_ns: ran.schedule.map(|schedule| schedule.runnable),
                 ..rusage(usage)

@@ -198,6 +198,10 @@ pub struct Rusage {
     /// `ru_maxrss`: of the largest process, and never less than what the
     /// launcher had when it forked.
     pub ru_maxrss_bytes: u64,
+    /// What the launcher had then: a `ru_maxrss` that is not more says nothing of the
+    /// command. Absent where the command was traced; `tree` has its peak then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rss_before_exec_bytes: Option<u64>,
     /// Page faults served without I/O.
     pub minor_faults: u64,
     /// Page faults that needed I/O.
@@ -217,6 +221,14 @@ pub struct Rusage {
     /// Time that it was runnable and waited for a CPU; absent as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_thread_run_queue_ns: Option<u64>,
+}
+
+impl Rusage {
+    /// `ru_maxrss` where it is the command's own.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        let least = self.rss_before_exec_bytes.unwrap_or(0);
+        Some(self.ru_maxrss_bytes).filter(|&peak| peak > least)
+    }
 }
 
 /// Totals over every process of the tree, also those nobody waited for.

@@ -295,7 +295,10 @@ fn memory(record: &Record) -> Vec<Clause> {
             }
         }
         // Not the same: the launcher's own size is its lower bound.
-        (None, Some(usage)) => format!("{what} {} (ru_maxrss)", bytes(usage.ru_maxrss_bytes)),
+        (None, Some(usage)) => match usage.peak_bytes() {
+            Some(peak) => format!("{what} {} (ru_maxrss)", bytes(peak)),
+            None => format!("{what} at most {}", bytes(usage.ru_maxrss_bytes)),
+        },
         (None, None) => String::new(),
     };
     let mut clauses: Vec<Clause> =

@@ -4,6 +4,10 @@
 //! Own fork and exec instead of std's: the child must find descriptors, signal
 //! mask and dispositions as the tracer found them.
 
+mod spawn;
+
+pub use spawn::launch_untraced;
+
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -123,6 +127,7 @@ enum Stage {
     User = 2,
     Exec = 3,
     Directory = 7,
+    Fork = 8,
 }
 
 /// What became of the child before the command ran.
@@ -161,6 +166,7 @@ impl Launched {
                 1 => reports.filter = Some(error),
                 2 => reports.failure = Some((Stage::User, error)),
                 7 => reports.failure = Some((Stage::Directory, error)),
+                8 => reports.failure = Some((Stage::Fork, error)),
                 number if let Some(unfixed) = Unfixed::from_number(*number) => {
                     reports.unfixed.push(unfixed.note(&error));
                 }
@@ -202,6 +208,7 @@ impl Reports {
                 os(format!("cannot run {name} in {cwd}"), source)
             }
             Some((Stage::Filter, source)) => os("cannot install the filter", source),
+            Some((Stage::Fork, source)) => os("cannot fork", source),
             None => Error::DiedBeforeExec { name },
         }
     }
@@ -218,9 +225,34 @@ struct Prepared {
     timers: Vec<(Which, libc::itimerval)>,
 }
 
+/// What the child needs, and by what it is spoken to.
+struct Start<'a> {
+    command: &'a Command,
+    filter: Option<&'a Filter>,
+    prepared: &'a Prepared,
+    /// Lists of pointers into `prepared`, each ending in null.
+    argv: &'a [*const libc::c_char],
+    envp: &'a [*const libc::c_char],
+    shell: &'a [Vec<*const libc::c_char>],
+    gate: RawFd,
+    report: RawFd,
+    /// Where a child of this child is to become the command.
+    spawner: Option<&'a spawn::Spawner>,
+}
+
 /// Forks a child that waits at its gate, then installs `filter` and executes
 /// the command.
 pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Error> {
+    fork(command, filter, None)
+}
+
+/// Forks a child that waits at its gate and then becomes the command, or has
+/// `spawner` bear what does.
+fn fork(
+    command: &Command,
+    filter: Option<&Filter>,
+    spawner: Option<&spawn::Spawner>,
+) -> Result<Launched, Error> {
     let prepared = prepare(command)?;
     let argv = pointers(&prepared.argv);
     let envp = pointers(&prepared.envp);
@@ -236,17 +268,19 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
     }
     if pid == 0 {
         drop(gate_write);
+        let start = Start {
+            command,
+            filter,
+            prepared: &prepared,
+            argv: &argv,
+            envp: &envp,
+            shell: &shell,
+            gate: gate_read.as_raw_fd(),
+            report: report_write.as_raw_fd(),
+            spawner,
+        };
         // SAFETY: this is the child.
-        unsafe {
-            child(
-                command,
-                filter,
-                &prepared,
-                (&argv, &envp, &shell),
-                gate_read.as_raw_fd(),
-                report_write.as_raw_fd(),
-            );
-        }
+        unsafe { child(&start) }
     }
     // As the child sees them, which may have another working directory.
     let seen = |path: CString| match &command.cwd {
@@ -261,35 +295,44 @@ pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Er
 ///
 /// # Safety
 /// Only to be called in a freshly forked child.
-unsafe fn child(
-    command: &Command,
-    filter: Option<&Filter>,
-    prepared: &Prepared,
-    (argv, envp, shell): (
-        &[*const libc::c_char],
-        &[*const libc::c_char],
-        &[Vec<*const libc::c_char>],
-    ),
-    gate: RawFd,
-    report: RawFd,
-) -> ! {
-    let say = |what: u8| {
-        let mut message = [what; 5];
-        message[1..].copy_from_slice(&errno().to_ne_bytes());
-        // SAFETY: five bytes of a local array; a pipe takes them whole.
-        unsafe { libc::write(report, message.as_ptr().cast(), 5) };
-    };
-    // SAFETY: plain system calls on descriptors and values owned here; every
-    // pointer is to memory allocated before the fork, each list ends in null.
+unsafe fn child(start: &Start) -> ! {
+    // SAFETY: one byte of a local; the descriptor is this child's own.
     unsafe {
         let mut byte = 0u8;
         loop {
-            match libc::read(gate, (&raw mut byte).cast(), 1) {
+            match libc::read(start.gate, (&raw mut byte).cast(), 1) {
                 1 => break,
                 -1 if errno() == libc::EINTR => {}
                 _ => libc::_exit(125), // The tracer is gone.
             }
         }
+        match start.spawner {
+            Some(spawner) => spawner.spawn(start),
+            None => execute(start),
+        }
+    }
+}
+
+impl Start<'_> {
+    /// Tells the tracer, with errno as it was left.
+    fn say(&self, what: u8) {
+        let mut message = [what; 5];
+        message[1..].copy_from_slice(&errno().to_ne_bytes());
+        // SAFETY: five bytes of a local array; a pipe takes them whole.
+        unsafe { libc::write(self.report, message.as_ptr().cast(), 5) };
+    }
+}
+
+/// Becomes the command. Never returns.
+///
+/// # Safety
+/// Only to be called in a freshly forked child.
+unsafe fn execute(start: &Start) -> ! {
+    let &Start { command, filter, prepared, argv, envp, shell, .. } = start;
+    let say = |what: u8| start.say(what);
+    // SAFETY: plain system calls on descriptors and values owned here; every
+    // pointer is to memory allocated before the fork, each list ends in null.
+    unsafe {
         if let Some(filter) = filter
             && filter.install() < 0
         {

@@ -4,8 +4,8 @@ use std::io;
 
 use super::error::{Error, os};
 use super::event::{Ending, Nanos, Usage};
-use super::kernel::{self, Schedule, now};
-use super::launch::{Command, launch};
+use super::kernel::{self, Schedule};
+use super::launch::{Command, launch_untraced};
 use super::signals::{Guard, Request};
 use super::stop::ending;
 
@@ -14,12 +14,15 @@ use super::stop::ending;
 pub struct Ran {
     /// How it ended.
     pub ending: Ending,
-    /// When its gate was opened.
+    /// The moment before its process was made.
     pub started: Nanos,
     /// When its end was reported.
     pub ended: Nanos,
     /// wait4's usage of it and of the children it waited for.
     pub usage: Option<Usage>,
+    /// The memory of its process before its exec, bytes: `ru_maxrss` is never less, so
+    /// one that is not more says nothing.
+    pub rss_before_exec_bytes: u64,
     /// What the scheduler says of its first thread; `None` without /proc.
     pub schedule: Option<Schedule>,
     /// What of its place could not be fixed, a line each.
@@ -31,15 +34,17 @@ pub struct Ran {
 /// # Errors
 /// When the command cannot be run.
 pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
-    let mut launched = launch(command, None)?;
-    let pid = launched.pid;
+    let mut launched = launch_untraced(command)?;
     let mut guard = Guard::take(false);
     let apart = command.place.is_some();
     if apart {
         guard.set_apart();
     }
-    let started = now();
-    launched.open()?;
+    // Nothing of it can be stopped for itself yet: a stop is the whole job's.
+    let Some(born) = launched.start(|| guard.stop_if_asked())? else {
+        return Err(launched.reports().failure(command));
+    };
+    let pid = born.pid;
     let mut stopped = false;
     let timed = loop {
         if guard.is_busy() {
@@ -76,9 +81,10 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
     }
     Ok(Ran {
         ending,
-        started,
+        started: born.at,
         ended: waited.at,
         usage: waited.with_children,
+        rss_before_exec_bytes: born.rss_bytes,
         schedule: timed.schedule,
         notes: reports.unfixed,
     })
