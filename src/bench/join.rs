@@ -135,6 +135,7 @@ pub fn join(mut benches: Vec<Bench>) -> Result<Bench, JoinError> {
         commands,
         warnings,
         interrupted: None,
+        unfinished: benches.iter().any(|bench| bench.unfinished),
         joined: benches
             .iter()
             .map(|bench| Joined {

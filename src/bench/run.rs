@@ -5,6 +5,7 @@ mod one;
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use crate::cache::{BootRuns, DropError, may_drop_caches, state_directory};
 use crate::record::{Artifact, Environment, Record, Run, RunDir, RunDirError, Tool};
@@ -15,6 +16,10 @@ use super::schedule::{Plan, RunKind};
 use super::summary::{comparisons, warnings};
 use super::types::{Asked, Bench, CommandBench, SCHEMA};
 use one::Subject;
+
+/// How often what was measured so far is written down, between runs: whoever is killed
+/// loses no more.
+const SAVE_EVERY: Duration = Duration::from_secs(2);
 
 /// A bench that is to be made.
 #[derive(Debug, Clone, Default)]
@@ -107,7 +112,8 @@ struct Making<'a> {
     dir: RunDir,
     subjects: Vec<Subject>,
     boot: Option<BootRuns>,
-    /// The machine before each run.
+    run: Run,
+    /// The machine before the first run, and before those that found it changed.
     environments: Vec<(String, Environment)>,
     warnings: Vec<String>,
 }
@@ -140,10 +146,11 @@ impl Bencher {
             boot,
             environments: Vec::new(),
             warnings: Vec::new(),
+            run,
             dir,
         };
         let error = making.all(held, progress).err();
-        Ok(making.finish(run, held, error))
+        Ok(making.finish(held, error))
     }
 }
 
@@ -152,7 +159,7 @@ impl Making<'_> {
         if let Some(text) = &self.of.setup {
             self.shell("setup", text, &self.dir)?;
         }
-        let made = self.slots(held, progress);
+        let made = self.look_ahead().and_then(|()| self.slots(held, progress));
         // What `setup` did is undone whatever came of the runs.
         let undone = match &self.of.cleanup {
             Some(text) => self.shell("cleanup", text, &self.dir),
@@ -161,12 +168,31 @@ impl Making<'_> {
         made.and(undone)
     }
 
+    /// What can be known before the first run, of which there is one only.
+    fn look_ahead(&self) -> Result<(), BenchError> {
+        let Plan { cold, traced, .. } = self.of.plan;
+        let no_set = |subject: &Subject| subject.set.is_none();
+        if cold > 0 && traced == 0 && !self.of.drop_caches && self.subjects.iter().any(no_set) {
+            return Err(BenchError::NoSet);
+        }
+        if self.of.prepare.is_some() {
+            return Ok(()); // It may make what is to be run.
+        }
+        for subject in &self.subjects {
+            let mut command = Command::new(subject.argv.clone());
+            command.env.clone_from(&self.of.env);
+            command.look_up()?;
+        }
+        Ok(())
+    }
+
     fn slots(
         &mut self,
         held: &Held,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<(), BenchError> {
         let slots = self.of.plan.slots(self.subjects.len());
+        let mut saved = Instant::now();
         for (done, &slot) in slots.iter().enumerate() {
             if held.signal().is_some() {
                 break;
@@ -189,10 +215,13 @@ impl Making<'_> {
             let entry = match made {
                 Ok(entry) => entry,
                 Err(error) => {
-                    let _ = fs::remove_dir_all(path); // Nothing was run: nothing to keep.
+                    if !matches!(error, BenchError::RunDir(_)) {
+                        let _ = fs::remove_dir_all(path); // Nothing was run: nothing to keep.
+                    }
                     return Err(error);
                 }
             };
+            self.forget_the_same();
             let failed = entry.failed.is_some();
             if let Some(subject) = self.subjects.get_mut(slot.command) {
                 subject.entries.push(entry);
@@ -204,8 +233,30 @@ impl Making<'_> {
             if failed && slot.kind == RunKind::First && !self.of.ignore_failure {
                 break; // There is nothing to repeat.
             }
+            if saved.elapsed() > SAVE_EVERY {
+                let bench = Bench { unfinished: true, ..self.bench(held) };
+                self.dir.write_as("bench.json", &bench)?;
+                saved = Instant::now();
+            }
         }
         Ok(())
+    }
+
+    /// Keeps of the machine what differs only: there may be very many runs.
+    fn forget_the_same(&mut self) {
+        let [first, .., last] = self.environments.as_slice() else { return };
+        if warnings(&[first.clone(), last.clone()]) == warnings(std::slice::from_ref(first)) {
+            self.environments.pop();
+        }
+    }
+
+    /// What tracing or timing a run had to say, each thing once.
+    fn noted(&mut self, run: &str, notes: &[String]) {
+        for note in notes {
+            if !self.warnings.iter().any(|warning| warning.ends_with(note)) {
+                self.warnings.push(format!("{run}: {note}"));
+            }
+        }
     }
 
     /// The last run of a command was ended with the bench, and says nothing.
@@ -253,44 +304,50 @@ impl Making<'_> {
         Ok(dir.write(record)?)
     }
 
-    /// What the runs say; it is written down where there is any.
-    fn finish(self, run: Run, held: &Held, error: Option<BenchError>) -> Benched {
-        let Self { of, dir, subjects, environments, warnings: noted, .. } = self;
-        let any = subjects.iter().any(|subject| !subject.entries.is_empty());
-        let mut all = warnings(&environments);
-        all.extend(noted);
-        let commands: Vec<CommandBench> = subjects
-            .into_iter()
-            .map(|subject| {
-                let argv = subject.argv.iter().map(|word| word.to_string_lossy().into_owned());
-                CommandBench::of(argv.collect(), subject.entries)
-            })
-            .collect();
-        let bench = Bench {
+    /// What the runs say so far.
+    fn bench(&self, held: &Held) -> Bench {
+        let mut all = warnings(&self.environments);
+        all.extend_from_slice(&self.warnings);
+        let of_subject = |subject: &Subject| {
+            let argv = subject.argv.iter().map(|word| word.to_string_lossy().into_owned());
+            CommandBench::of(argv.collect(), subject.entries.clone())
+        };
+        let commands: Vec<CommandBench> = self.subjects.iter().map(of_subject).collect();
+        Bench {
             schema: SCHEMA.into(),
             tool: Tool::this(),
-            id: Some(dir.id().into()),
-            label: run.label,
-            start: run.start,
-            asked: Some(of.asked()),
-            environment: environments.into_iter().next().map(|(_, environment)| environment),
+            id: Some(self.dir.id().into()),
+            label: self.run.label.clone(),
+            start: self.run.start.clone(),
+            asked: Some(self.of.asked()),
+            environment: self.environments.first().map(|(_, environment)| environment.clone()),
             comparisons: comparisons(&commands),
             commands,
             warnings: all,
             interrupted: held.signal().map(|signal| signal_name(signal).into_owned()),
+            unfinished: false,
             joined: Vec::new(),
-        };
-        if !any {
+        }
+    }
+
+    /// What the runs say; it is written down where there is any.
+    fn finish(self, held: &Held, error: Option<BenchError>) -> Benched {
+        let bench = self.bench(held);
+        let dir = self.dir;
+        if bench.commands.iter().all(|command| command.runs.is_empty()) {
             // What a shell command said is to be read.
-            let keep = matches!(error, Some(BenchError::Shell { .. }));
+            let keep = matches!(error, Some(BenchError::Shell { .. })) && held.signal().is_none();
             let path = keep.then(|| dir.path());
-            if !keep {
+            if keep {
+                dir.give_up();
+            } else {
                 dir.discard();
             }
             return Benched { bench, path, error };
         }
         let written = dir.write_as("bench.json", &bench).err().map(Into::into);
-        Benched { bench, path: Some(dir.path()), error: error.or(written) }
+        let path = Some(dir.path()).filter(|path| path.is_dir());
+        Benched { bench, path, error: error.or(written) }
     }
 }
 

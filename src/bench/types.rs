@@ -42,6 +42,9 @@ pub struct Bench {
     /// Name of the signal that ended it before all runs were made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
+    /// It was written down before its end, which it did not come to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
     /// The benches that were joined.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<Joined>,

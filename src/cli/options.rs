@@ -131,6 +131,7 @@ impl Tracing {
             syscall_info: !self.no_syscall_info,
             timeout: self.timeout,
             detach_on_exit: self.detach_on_exit,
+            linger: None,
             duration: attached.then_some(self.duration),
             max_slowdown: None,
         })

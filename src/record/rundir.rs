@@ -186,6 +186,11 @@ impl RunDir {
         any
     }
 
+    /// There will be no record: only what else it holds is kept.
+    pub fn give_up(self) {
+        let _ = fs::remove_file(&self.partial);
+    }
+
     /// Removes it: the command never ran. What holds output is kept.
     pub fn discard(self) {
         let logs = ["stdout.log", "stderr.log"];

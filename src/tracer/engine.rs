@@ -8,6 +8,7 @@ mod drain;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::time::Duration;
 
 use crate::syscall::CallSet;
 
@@ -35,6 +36,7 @@ pub struct Engine<'a, 'o> {
     guard: Guard,
     limits: Limits,
     detach_on_exit: bool,
+    linger: Option<Duration>,
     observers: &'a mut [&'o mut dyn Observer],
     /// The calls whose entries each is told of.
     needs: Vec<CallSet>,
@@ -137,6 +139,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             guard: Guard::take(limits.is_set()),
             limits,
             detach_on_exit: options.detach_on_exit,
+            linger: options.linger,
             observers,
             needs,
             out: Outbox::default(),
@@ -339,6 +342,12 @@ impl<'a, 'o> Engine<'a, 'o> {
                 if Some(tid) == self.root && self.detach_on_exit && !self.limits.timed_out() =>
             {
                 self.let_go();
+            }
+            Stop::Exited { .. } | Stop::Killed { .. } if Some(tid) == self.root => {
+                if let Some(linger) = self.linger {
+                    self.limits.let_go_after(now(), linger);
+                    self.guard.keep_ticking();
+                }
             }
             _ => {}
         }

@@ -86,6 +86,23 @@ impl Command {
         Ok(())
     }
 
+    /// Whether there is a file to run. That it can be run is seen when it is.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn look_up(&self) -> Result<(), Error> {
+        let name = self.argv.first().ok_or(Error::NoCommand)?;
+        let exists = |file: OsString| match &self.cwd {
+            Some(cwd) => cwd.join(file).exists(),
+            None => Path::new(&file).exists(),
+        };
+        if candidates(name, path_of(&self.environment())).into_iter().any(exists) {
+            return Ok(());
+        }
+        let source = io::Error::from_raw_os_error(libc::ENOENT);
+        Err(Reports { failure: Some((Stage::Exec, source)), ..Reports::default() }.failure(self))
+    }
+
     /// The environment that it is to find, entry by entry (`NAME=VALUE`; others'
     /// entries may be anything).
     pub fn environment(&self) -> Vec<OsString> {
@@ -461,9 +478,7 @@ fn prepare(command: &Command) -> Result<Prepared, Error> {
         CString::new(s.as_bytes()).map_err(|_| Error::NulByte { word: s.to_string_lossy().into() })
     };
     let env = command.environment();
-    let path = env.iter().find_map(|e| e.as_bytes().strip_prefix(b"PATH="));
-    let path = path.map(OsStr::from_bytes);
-    let paths = candidates(name, path).iter().map(|p| c(p)).collect::<Result<_, _>>()?;
+    let paths = candidates(name, path_of(&env)).iter().map(|p| c(p)).collect::<Result<_, _>>()?;
     let argv = command.argv.iter().map(|a| c(a)).collect::<Result<_, _>>()?;
     let envp = env.iter().map(|e| c(e)).collect::<Result<_, _>>()?;
     let cwd = command.cwd.as_ref().map(|cwd| c(cwd.as_os_str())).transpose()?;
@@ -489,6 +504,11 @@ fn found_environment() -> Vec<OsString> {
         }
     }
     entries
+}
+
+/// `PATH` of an environment.
+fn path_of(env: &[OsString]) -> Option<&OsStr> {
+    env.iter().find_map(|e| e.as_bytes().strip_prefix(b"PATH=")).map(OsStr::from_bytes)
 }
 
 /// The files to try, as execvp(3) would.

@@ -32,6 +32,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// When the command ends, let its descendants go on untraced.
     pub detach_on_exit: bool,
+    /// When the command ends, let its descendants go on untraced after this long.
+    pub linger: Option<Duration>,
     /// Let go of attached processes after this long.
     pub duration: Option<Duration>,
     /// Watch attached processes in bursts, so that they take at most this many
@@ -47,6 +49,7 @@ impl Default for Options {
             syscall_info: true,
             timeout: None,
             detach_on_exit: false,
+            linger: None,
             duration: None,
             max_slowdown: None,
         }

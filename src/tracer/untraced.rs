@@ -25,7 +25,7 @@ pub struct Ran {
     pub rss_before_exec_bytes: u64,
     /// What the scheduler says of its first thread; `None` without /proc.
     pub schedule: Option<Schedule>,
-    /// What of its place could not be fixed, a line each.
+    /// What of its place could not be fixed, and other surprises, a line each.
     pub notes: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
         return Err(launched.reports().failure(command));
     };
     let pid = born.pid;
-    let mut stopped = false;
+    let (mut stopped, mut was_stopped) = (false, false);
     let timed = loop {
         if guard.is_busy() {
             for request in guard.requests(true) {
@@ -65,7 +65,10 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
         match kernel::time_for(pid) {
             Ok(Some(timed)) if ending(timed.waited.status).is_some() => break timed,
             // Stopped, or going on again.
-            Ok(Some(timed)) => stopped = timed.waited.status & 0xff == 0x7f,
+            Ok(Some(timed)) => {
+                stopped = timed.waited.status & 0xff == 0x7f;
+                was_stopped |= stopped;
+            }
             Ok(None) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(os("cannot wait for the command", e)),
@@ -79,6 +82,10 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
     if reports.failed() {
         return Err(reports.failure(command));
     }
+    let mut notes = reports.unfixed;
+    if was_stopped {
+        notes.push("it was stopped for a while, which is in its wall time".into());
+    }
     Ok(Ran {
         ending,
         started: born.at,
@@ -86,6 +93,6 @@ pub fn run_untraced(command: &Command) -> Result<Ran, Error> {
         usage: waited.with_children,
         rss_before_exec_bytes: born.rss_bytes,
         schedule: timed.schedule,
-        notes: reports.unfixed,
+        notes,
     })
 }

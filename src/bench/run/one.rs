@@ -17,6 +17,10 @@ use crate::tracer::{Command, Cost, Error, Options, give_back, run_untraced, trac
 /// The unit of `ru_inblock`, bytes.
 const BLOCK: u64 = 512;
 
+/// How long what a command leaves behind is followed after its end: a daemon must not
+/// hold up the bench.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// By so much the times of files may lag behind the clock.
 const LAG: Duration = Duration::from_millis(20);
 
@@ -24,7 +28,7 @@ const LAG: Duration = Duration::from_millis(20);
 pub(super) struct Subject {
     pub(super) argv: Vec<OsString>,
     /// Which files it reads.
-    set: Option<WorkingSet>,
+    pub(super) set: Option<WorkingSet>,
     /// What interprets it, and what its file was then.
     interpreter: Option<(Interpreter, Option<Identity>)>,
     first_since_boot: Option<bool>,
@@ -116,6 +120,7 @@ impl Making<'_> {
         let after = set.as_ref().map(WorkingSet::measure);
         drop(command);
         self.note_boot(&argv);
+        self.noted(name, &ran.notes);
         let mut record = Record::of_untraced(run, &ran);
         name.clone_into(&mut record.run.label);
         let written = bytecode.as_ref().map(Written::of_bytecode);
@@ -157,11 +162,13 @@ impl Making<'_> {
         name.clone_into(&mut run.label);
         let mut environment = self.environment(slot, name, &command);
         let collected = Collect::default().from(run, |observers| {
-            let traced = trace(&command, &Options::default(), observers)?;
+            let options = Options { linger: Some(LINGER), ..Options::default() };
+            let traced = trace(&command, &options, observers)?;
             Ok::<_, Error>((traced, Cost::measure()))
         })?;
         drop(command);
         let mut record = collected.record;
+        self.noted(name, &record.measurement.notes);
         environment.interpreter = Interpreter::of(&record);
         let set = WorkingSet::of(&record);
         let observation = Observation {

@@ -245,6 +245,11 @@ pub(super) fn whole(of: &Bench) -> Vec<Line> {
         let benches = counted(of.joined.len() as u64, "bench");
         lines.push(one(format!("{benches} of {}", counted(boots.len() as u64, "boot"))));
     }
+    if of.unfinished {
+        lines.push(one(
+            "it did not come to its end: these are the runs that it had made".to_owned()
+        ));
+    }
     lines.extend(of.warnings.iter().map(|text| one(format!("warning: {}", escape(text)))));
     if let Some(signal) = &of.interrupted {
         let made: usize = of.commands.iter().map(|command| command.runs.len()).sum();
