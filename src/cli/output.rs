@@ -1,7 +1,7 @@
 //! Where reports go.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -101,7 +101,8 @@ impl Output {
             Self::File(path, file) => {
                 // A device or a pipe cannot be cut.
                 let regular = file.metadata().is_ok_and(|m| m.is_file());
-                let cut = if regular { file.set_len(0) } else { Ok(()) };
+                let mut cut = || file.set_len(0).and_then(|()| file.rewind());
+                let cut = if regular { cut() } else { Ok(()) };
                 (path.display().to_string(), cut.and_then(|()| buffered(file, report)))
             }
         };
