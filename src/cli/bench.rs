@@ -233,6 +233,9 @@ fn join(args: &Args) -> Result<End, Failure> {
                     "{name} holds no bench.json: it is no bench, or has not ended"
                 )));
             }
+            _ if name.starts_with('-') => {
+                return Err(usage(format_args!("{name}: options stand before the benches")));
+            }
             _ => {
                 return Err(usage(format_args!(
                     "no such bench: {name}; the names of benches are those of their directories \

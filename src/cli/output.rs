@@ -172,3 +172,20 @@ fn terminal_width(stream: &impl AsFd) -> Option<usize> {
     let (width, _) = terminal_size::terminal_size_of(stream)?;
     Some(usize::from(width.0)).filter(|&w| w > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_again_is_written_from_the_beginning() {
+        let path = std::env::temp_dir().join(format!("coldtrace-output-{}", std::process::id()));
+        let mut output = Output::open(Some(&path)).unwrap_or_else(|e| panic!("{}", e.message));
+        for text in ["a first report\n", "second\n"] {
+            output.write(text).unwrap_or_else(|e| panic!("{}", e.message));
+        }
+        let found = std::fs::read_to_string(&path);
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(found.ok().as_deref(), Some("second\n"));
+    }
+}
