@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(short = 'E', long = "env", value_name = "VAR[=VAL]")]
     env: Vec<OsString>,
     /// The command's output: keep it with each run, or show it; where it is shown, the
-    /// table (or --json) goes to standard error, so that -o FILE is of use
+    /// table (or --json) goes to standard error: -o FILE keeps it apart
     #[arg(long, value_name = "HOW", default_value = "log")]
     output: Keep,
     /// Where runs are kept
