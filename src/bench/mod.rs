@@ -3,13 +3,14 @@
 
 mod earlier;
 mod join;
+mod outliers;
 mod run;
 mod schedule;
 mod stats;
 mod summary;
 mod types;
 
-pub use join::{JoinError, join, read};
+pub use join::{JoinError, Kept, join, read};
 pub use run::{BenchError, Benched, Bencher, Progress};
 pub use schedule::{Plan, RunKind, Slot};
 pub use stats::{Ratio, Summary};

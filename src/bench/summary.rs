@@ -1,26 +1,19 @@
 //! From the runs of a bench to what they say together. Pure.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 
 use crate::record::{Environment, Outcome, Record, Rusage};
-use crate::render::{bytes, counted, time};
+use crate::render::counted;
 
+use super::outliers::far_from_others;
 use super::schedule::{RunKind, Slot};
 use super::stats::{Ratio, Summary};
 use super::types::{
-    CommandBench, Comparison, Count, Difference, KindBench, Metrics, Outlier, RunCalls, RunEntry,
+    CommandBench, Comparison, Count, Difference, KindBench, Metrics, RunCalls, RunEntry,
     SyscallCounts,
 };
-
-/// A run is named as far from the others when it is so by this part of the median wall
-/// time: of a hundredth more nobody asks why.
-const WORTH_NAMING: f64 = 0.05;
-
-/// The kernel knows how CPU time falls into user's and its own by the ticks that it saw:
-/// of a difference of a few nobody knows which it is, ns.
-const TICKS: f64 = 2e7;
 
 /// The unit of `ru_inblock` and `ru_oublock`, bytes.
 const BLOCK: u64 = 512;
@@ -44,9 +37,15 @@ impl RunEntry {
             start: record.run.start.clone(),
             failed: failure(&record.outcome),
             label: cache.map(|cache| cache.label.clone()),
+            basis: cache.and_then(|cache| cache.basis.clone()),
             evidence: cache.map(|cache| cache.evidence.clone()),
             evicted_by: cache.and_then(|cache| cache.evicted_by.clone()),
             files: cache.and_then(|cache| cache.files_total),
+            files_evicted: cache.and_then(|cache| cache.files_evicted),
+            stderr_bytes: record.outcome.stderr_bytes,
+            interpreter: environment
+                .filter(|_| slot.kind == RunKind::Traced)
+                .and_then(|environment| environment.interpreter.clone()),
             bytecode_written: cache.and_then(|cache| cache.bytecode_written),
             caches_written: cache.and_then(|c| c.caches_written.clone()).unwrap_or_default(),
             first_since_boot: cache.and_then(|cache| cache.first_since_boot),
@@ -83,7 +82,7 @@ impl Metrics {
             wall_ns: Some(wall),
             user_ns: of(|usage| usage.user_ns),
             sys_ns: of(|usage| usage.sys_ns),
-            off_cpu_ns: cpu.and_then(|cpu| wall.checked_sub(cpu)),
+            off_cpu_ns: cpu.map(|cpu| wall.saturating_sub(cpu)),
             run_queue_ns: usage.and_then(|usage| usage.first_thread_run_queue_ns),
             peak_rss_bytes: usage.and_then(Rusage::peak_bytes),
             minor_faults: of(|usage| usage.minor_faults),
@@ -118,9 +117,15 @@ impl KindBench {
         })
     }
 
-    /// The median of a metric.
+    /// The median of a metric; `None` also where it is not known of each run: what is
+    /// not known is seldom like the rest.
     pub fn median(&self, metric: &str) -> Option<f64> {
-        self.metrics.get(metric).map(|summary| summary.median)
+        self.metrics.get(metric).filter(|summary| summary.n == self.n).map(|all| all.median)
+    }
+
+    /// Whether one of them is labelled so.
+    pub fn any_is(&self, label: &str) -> bool {
+        self.labels.get(label).is_some_and(|&n| n > 0)
     }
 }
 
@@ -143,7 +148,7 @@ impl CommandBench {
             cold_vs_warm: cold.as_ref().zip(warm.as_ref()).and_then(|(c, w)| Difference::of(c, w)),
             outliers: [RunKind::Cold, RunKind::Warm]
                 .into_iter()
-                .flat_map(|kind| outliers(&runs, kind))
+                .flat_map(|kind| far_from_others(&runs, kind))
                 .collect(),
             argv,
             runs,
@@ -151,6 +156,17 @@ impl CommandBench {
             warm,
             traced,
         }
+    }
+
+    /// The kinds that there are runs of which did not fail.
+    pub fn kinds(&self) -> Vec<(RunKind, &KindBench)> {
+        let kinds = [
+            (RunKind::First, &self.first),
+            (RunKind::Cold, &self.cold),
+            (RunKind::Warm, &self.warm),
+            (RunKind::Traced, &self.traced),
+        ];
+        kinds.into_iter().filter_map(|(kind, runs)| Some((kind, runs.as_ref()?))).collect()
     }
 
     /// Wall times of the runs of a kind that did not fail.
@@ -162,6 +178,9 @@ impl CommandBench {
 
 impl Difference {
     fn of(cold: &KindBench, warm: &KindBench) -> Option<Self> {
+        if !cold.any_is("cold") || !warm.any_is("warm") {
+            return None;
+        }
         let less = |metric| Some(cold.median(metric)? - warm.median(metric)?);
         let wall_ns = less("wall_ns")?;
         Some(Self {
@@ -232,110 +251,64 @@ impl Count {
     }
 }
 
-/// Runs of a kind that are far from the others; each once, by what says most.
-fn outliers(runs: &[RunEntry], kind: RunKind) -> Vec<Outlier> {
-    let runs: Vec<&RunEntry> =
-        runs.iter().filter(|run| run.kind == kind && run.failed.is_none()).collect();
-    let of = |metric: &str| {
-        let known = runs.iter().filter_map(|run| Some((*run, run.metrics.get(metric)?)));
-        let known: Vec<(&RunEntry, f64)> = known.collect();
-        let sample: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
-        Some((known, Summary::of(&sample)?))
-    };
-    let Some((_, wall)) = of("wall_ns") else { return Vec::new() };
-    let mut named = HashSet::new();
-    let mut found = Vec::new();
-    for metric in ["off_cpu_ns", "sys_ns", "user_ns", "wall_ns"] {
-        let Some((known, summary)) = of(metric) else { continue };
-        let least = match metric {
-            "sys_ns" | "user_ns" => TICKS.max(wall.median * WORTH_NAMING),
-            _ => wall.median * WORTH_NAMING,
-        };
-        for &at in &summary.outliers {
-            let Some(&(run, value)) = known.get(at) else { continue };
-            let far = (value - summary.median).abs() >= least;
-            if far && named.insert(&run.run) {
-                let more = value - summary.median;
-                found.push(Outlier {
-                    run: run.run.clone(),
-                    kind,
-                    number: run.number,
-                    metric: metric.to_owned(),
-                    value,
-                    median: summary.median,
-                    cause: cause(run, more, |metric| of(metric).map(|(_, summary)| summary.median)),
-                });
-            }
-        }
-    }
-    found
-}
-
-/// Why a run took so much more than the median, ns, where that shows.
-fn cause(run: &RunEntry, more: f64, median: impl Fn(&str) -> Option<f64>) -> Option<String> {
-    let above = |metric: &str| Some(run.metrics.get(metric)? - median(metric)?);
-    if more <= 0.0 {
-        return None;
-    }
-    let waited = above("run_queue_ns").filter(|&waited| waited >= more / 2.0);
-    if let (Some(_), Some(waited)) = (waited, run.metrics.run_queue_ns) {
-        return Some(format!("{} waiting for a CPU: other load", time(waited)));
-    }
-    let read = above("block_in_bytes").filter(|&read| read >= (1 << 20) as f64);
-    if let (Some(_), Some(read)) = (read, run.metrics.block_in_bytes) {
-        return Some(format!("{} read", bytes(read)));
-    }
-    if let Some(written) = run.bytecode_written.filter(|&written| written > 0) {
-        return Some(format!("{} of bytecode written", counted(written, "file")));
-    }
-    // A slice of a busy processor is a few ms.
-    let switches = above("involuntary_switches").filter(|&switches| switches * 1e7 >= more);
-    let switches = switches.and(run.metrics.involuntary_switches)?;
-    Some(format!("{}: other load", counted(switches, "involuntary switch")))
-}
-
 /// What is to be the same in all runs, and where it is found.
 type Fact = (&'static str, fn(&Environment) -> Option<String>);
 
+/// What is the same until the machine is booted anew.
+const BOOT: Fact = ("boot id", |e| e.boot_id.clone());
+
+const FACTS: [Fact; 5] = [
+    ("kernel", |e| e.kernel_release.clone()),
+    ("governor", |e| e.cpu_governor.clone()),
+    ("transparent huge pages", |e| e.transparent_huge_pages.clone()),
+    ("ASLR", |e| e.randomize_va_space.map(|n| n.to_string())),
+    ("interpreter", |e| {
+        let found = e.interpreter.as_ref()?;
+        Some(format!("{} {}", found.path, found.version.clone().unwrap_or_default()))
+    }),
+];
+
+/// How each warning about load begins.
+pub(super) const LOAD: &str = "load ";
+
 /// What was not the same in all runs, and what makes all of them doubtful.
 pub fn warnings(runs: &[(String, Environment)]) -> Vec<String> {
-    let Some((_, first)) = runs.first() else { return Vec::new() };
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> = load(runs).into_iter().collect();
+    warnings.extend(changed(runs, &BOOT));
+    warnings.extend(changes(runs));
+    warnings
+}
+
+/// What was not the same in all of them, or in all benches, but for the boot.
+pub(super) fn changes(runs: &[(String, Environment)]) -> Vec<String> {
+    FACTS.iter().filter_map(|fact| changed(runs, fact)).collect()
+}
+
+fn changed(runs: &[(String, Environment)], (name, fact): &Fact) -> Option<String> {
+    // Of an interpreter nothing is known before a run was traced.
+    let mut known = runs.iter().filter_map(|(run, e)| Some((run, fact(e)?)));
+    let (_, before) = known.next()?;
+    let (run, after) = known.find(|(_, after)| *after != before)?;
+    Some(format!("{name} changed before {run}: {before}, then {after}"))
+}
+
+fn load(runs: &[(String, Environment)]) -> Option<String> {
+    let (_, first) = runs.first()?;
     let cpus = first.cpus_allowed.or(first.cpus_online).unwrap_or(1) as f64;
     let load = |environment: &Environment| environment.load.map_or(0.0, |load| load[0]);
+    let processors = counted(cpus as u64, "processor");
     if load(first) > cpus / 2.0 {
-        warnings.push(format!(
-            "load was {:.1} on {} before the first run: other work makes times longer and uneven",
-            load(first),
-            counted(cpus as u64, "processor")
-        ));
-    } else if let Some((name, busy)) = runs.iter().find(|(_, at)| load(at) > cpus * 1.5) {
-        warnings.push(format!(
-            "load rose to {:.1} on {} before {name}: other work, or the command's own",
-            load(busy),
-            counted(cpus as u64, "processor")
+        return Some(format!(
+            "{LOAD}was {:.1} on {processors} before the first run: other work makes times longer \
+             and uneven",
+            load(first)
         ));
     }
-    let facts: [Fact; 6] = [
-        ("boot id", |e| e.boot_id.clone()),
-        ("kernel", |e| e.kernel_release.clone()),
-        ("governor", |e| e.cpu_governor.clone()),
-        ("transparent huge pages", |e| e.transparent_huge_pages.clone()),
-        ("ASLR", |e| e.randomize_va_space.map(|n| n.to_string())),
-        ("interpreter", |e| {
-            let found = e.interpreter.as_ref()?;
-            Some(format!("{} {}", found.path, found.version.clone().unwrap_or_default()))
-        }),
-    ];
-    for (name, fact) in facts {
-        // Of an interpreter nothing is known before a run was traced.
-        let mut known = runs.iter().filter_map(|(run, e)| Some((run, fact(e)?)));
-        let Some((_, before)) = known.next() else { continue };
-        if let Some((run, after)) = known.find(|(_, after)| *after != before) {
-            warnings.push(format!("{name} changed before {run}: {before}, then {after}"));
-        }
-    }
-    warnings
+    let (name, busy) = runs.iter().find(|(_, at)| load(at) > cpus * 1.5)?;
+    Some(format!(
+        "{LOAD}rose to {:.1} on {processors} before {name}: other work, or the command's own",
+        load(busy)
+    ))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Environment, Tool};
+use crate::record::{Environment, Interpreter, Tool};
 
 use super::schedule::{Plan, RunKind};
 use super::stats::{Ratio, Summary};
@@ -31,7 +31,8 @@ pub struct Bench {
     pub start: String,
     /// What was asked for; null of several that were joined.
     pub asked: Option<Asked>,
-    /// The machine and its state before the first run; null of several that were joined.
+    /// The machine and its state before the first run. Of several that were joined the
+    /// machine of the first, without what is of one moment: boot, load, free memory.
     pub environment: Option<Environment>,
     /// Each command.
     pub commands: Vec<CommandBench>,
@@ -39,7 +40,8 @@ pub struct Bench {
     pub comparisons: Vec<Comparison>,
     /// What a reader should know of the whole, a line each.
     pub warnings: Vec<String>,
-    /// Name of the signal that ended it before all runs were made.
+    /// Name of the signal that ended it before all runs were made; of several that were
+    /// joined, the first that was ended so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
     /// It was written down before its end, which it did not come to.
@@ -48,6 +50,13 @@ pub struct Bench {
     /// The benches that were joined.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<Joined>,
+}
+
+impl Bench {
+    /// Whether it is made of several benches.
+    pub fn is_joined(&self) -> bool {
+        !self.joined.is_empty()
+    }
 }
 
 /// What was asked for.
@@ -99,7 +108,8 @@ pub struct CommandBench {
     pub syscalls: Vec<SyscallCounts>,
     /// The traced runs' median wall time through the warm runs'.
     pub traced_times_warm: Option<f64>,
-    /// Cold medians less warm medians.
+    /// Cold medians less warm medians; null where no cold run is labelled cold, or no
+    /// warm one warm.
     pub cold_vs_warm: Option<Difference>,
     /// Runs far from the others of their kind.
     pub outliers: Vec<Outlier>,
@@ -123,6 +133,9 @@ pub struct RunEntry {
     pub failed: Option<String>,
     /// `cold`, `warm`, `lukewarm` or `unknown`: as in the record's `cache`.
     pub label: Option<String>,
+    /// What it was made of: `residency` or `block input`. Absent of `unknown`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<String>,
     /// The numbers that it was made of, in words.
     pub evidence: Option<String>,
     /// What evicted its files before it: `posix_fadvise` or `drop_caches`. Absent where
@@ -131,6 +144,16 @@ pub struct RunEntry {
     pub evicted_by: Option<String>,
     /// Files that the command reads; null where they are not known.
     pub files: Option<u64>,
+    /// Those of them that the kernel was asked to let go before it. Absent where none
+    /// was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files_evicted: Option<u64>,
+    /// What it wrote to stderr; absent where that is not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_bytes: Option<u64>,
+    /// What interpreted it: known of traced runs only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interpreter: Option<Interpreter>,
     /// Files of Python bytecode that it wrote; null where nobody looked.
     pub bytecode_written: Option<u64>,
     /// Other caches that it wrote: known of traced runs only.
@@ -173,7 +196,8 @@ pub struct Metrics {
     pub user_ns: Option<u64>,
     /// CPU time in the kernel.
     pub sys_ns: Option<u64>,
-    /// Wall time without both; null where there was more CPU time than wall time.
+    /// Wall time without both; 0 where there was more CPU time than wall time, since
+    /// more than one processor worked.
     pub off_cpu_ns: Option<u64>,
     /// Time that its first thread was runnable and waited for a CPU; null of traced runs.
     pub run_queue_ns: Option<u64>,
@@ -193,7 +217,8 @@ pub struct Metrics {
     /// Switches because its time slice ended.
     pub involuntary_switches: Option<u64>,
     /// Of what its files had in memory after the run, the part that was there before it:
-    /// 0 to 1; null where that could not be measured.
+    /// 0 to 1; null where that could not be measured. What cannot be evicted, since
+    /// others have it mapped, is in neither number.
     pub resident_ratio: Option<f64>,
 }
 
@@ -234,7 +259,8 @@ pub struct KindBench {
     pub failed: usize,
     /// How many of each label.
     pub labels: IndexMap<String, usize>,
-    /// By metric; one that is not known of a run is made of the others.
+    /// By metric; one that is not known of a run is made of the others: its own `n` is
+    /// less then.
     pub metrics: IndexMap<String, Summary>,
 }
 
@@ -273,7 +299,7 @@ pub struct Difference {
     pub user_ns: Option<f64>,
     /// CPU time in the kernel.
     pub sys_ns: Option<f64>,
-    /// Off CPU.
+    /// Off CPU. This and the two above are null where they are not known of each run.
     pub off_cpu_ns: Option<f64>,
 }
 
@@ -287,7 +313,8 @@ pub struct Outlier {
     pub kind: RunKind,
     /// Which of its kind.
     pub number: u32,
-    /// Which metric is far from the others'.
+    /// Which metric is far from the others': `off_cpu_ns`, `cpu_ns` (user and sys
+    /// together: how the kernel parts them is rough) or `wall_ns`.
     pub metric: String,
     /// What it is.
     pub value: f64,

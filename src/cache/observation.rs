@@ -83,6 +83,7 @@ impl Observation<'_> {
             major_faults: self.major_faults,
             block_input_bytes: self.block_input_bytes,
             evicted_by: self.eviction.map(|eviction| eviction.by.into()),
+            files_evicted: self.eviction.map(|eviction| eviction.files_evicted),
             bytecode_written: self.written.and_then(|written| written.bytecode),
             caches_written: self.written.and_then(|written| written.others.clone()),
             boot_id: boot_id(),

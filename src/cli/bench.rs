@@ -2,9 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use coldtrace::bench::{self, Bench, BenchError, Benched, Bencher, Plan, Progress};
+use coldtrace::bench::{self, Bench, BenchError, Benched, Bencher, Kept, Plan, Progress};
 use coldtrace::render;
 use coldtrace::tracer::{Ending, Held};
 
@@ -20,12 +20,29 @@ const FAILED: u8 = 1;
 /// What stands between two commands.
 const BETWEEN: &str = ":::";
 
+/// Options that say how to run: nothing is run to join.
+const OF_RUNS: [&str; 12] = [
+    "warm",
+    "cold",
+    "warmup",
+    "traced",
+    "drop_caches",
+    "prepare",
+    "setup",
+    "cleanup",
+    "ignore_failure",
+    "env",
+    "output",
+    "label",
+];
+
 /// Options of `bench`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit status: 0; 1 when a run failed and --ignore-failure was not given; 2 \
 usage; 125 when coldtrace itself failed, or --setup, --prepare or --cleanup did; 126 and 127 when \
-the command could not be run or was not found."
+the command could not be run or was not found. Ctrl-C ends it by that signal (130 in a shell). There \
+is no --timeout: `timeout 10 CMD` as the command limits each run."
 )]
 pub struct Args {
     /// Warm runs
@@ -59,7 +76,8 @@ pub struct Args {
     /// Set VAR for the command; without a value, remove it
     #[arg(short = 'E', long = "env", value_name = "VAR[=VAL]")]
     env: Vec<OsString>,
-    /// The command's output: keep it with each run, or show it
+    /// The command's output: keep it with each run, or show it; where it is shown, the
+    /// table (or --json) goes to standard error: -o FILE keeps it apart
     #[arg(long, value_name = "HOW", default_value = "log")]
     output: Keep,
     /// Where runs are kept
@@ -68,9 +86,10 @@ pub struct Args {
     /// Name of the bench, instead of the command's
     #[arg(long, value_name = "NAME")]
     label: Option<String>,
-    /// Make one table of benches that were made before (their directories or names), as
-    /// of several boots; nothing is run
-    #[arg(long, conflicts_with_all = ["prepare", "setup", "cleanup", "drop_caches", "env", "label"])]
+    /// Make one table of benches that were made before, as of several boots: their
+    /// directories, the names of these in --runs (a --label alone is none), or what
+    /// --json has written; nothing is run
+    #[arg(long, conflicts_with_all = OF_RUNS)]
     join: bool,
     /// All of it as JSON, instead of the table
     #[arg(long)]
@@ -126,14 +145,18 @@ impl Reports {
         Ok(Self { table, json: args.json, markdown: open(&args.markdown)?, csv: open(&args.csv)? })
     }
 
-    fn write(&mut self, bench: &Bench) -> Result<(), Failure> {
+    /// `place` is where the runs are.
+    fn write(&mut self, bench: &Bench, place: Option<&Path>) -> Result<(), Failure> {
         if let Some(markdown) = &mut self.markdown {
             markdown.write(&render::bench_markdown(bench))?;
         }
         if let Some(csv) = &mut self.csv {
             csv.write(&render::bench_csv(bench).map_err(Failure::own)?)?;
         }
-        let text = text(bench, self.json, self.table.width())?;
+        let mut text = text(bench, self.json, self.table.width())?;
+        if let Some(place) = place.filter(|_| !self.json) {
+            text.extend(["runs: ", &render::escape(&place.to_string_lossy()), "\n"]);
+        }
         self.table.write(&text)
     }
 }
@@ -156,10 +179,7 @@ pub fn main(args: &Args) -> Result<End, Failure> {
         if let Some(signal) = held.signal() {
             reports.table.after_ctrl_c(Ending::Killed { signal, core: false })?;
         }
-        reports.write(&bench)?;
-        if let Some(path) = path.filter(|_| !args.json) {
-            reports.table.write(&format!("runs: {}\n", render::escape(&path.to_string_lossy())))?;
-        }
+        reports.write(&bench, path.as_deref())?;
     }
     if let Some(signal) = held.signal() {
         return Ok(End::Signal(signal));
@@ -205,13 +225,28 @@ fn join(args: &Args) -> Result<End, Failure> {
     let mut benches = Vec::new();
     for word in &args.words {
         let name = word.to_string_lossy();
-        let found = bench::read(&name, &args.runs).map_err(usage)?;
-        benches.push(found.ok_or_else(|| {
-            usage(format_args!("{name} holds no bench.json: it is no bench, or has not ended"))
-        })?);
+        match bench::read(&name, &args.runs).map_err(usage)? {
+            Kept::Bench(bench) => benches.push(*bench),
+            Kept::Other { path, .. } => return Err(usage(format_args!("{path} holds no bench"))),
+            _ if Path::new(word).exists() || args.runs.join(word).exists() => {
+                return Err(usage(format_args!(
+                    "{name} holds no bench.json: it is no bench, or has not ended"
+                )));
+            }
+            _ if name.starts_with('-') => {
+                return Err(usage(format_args!("{name}: options stand before the benches")));
+            }
+            _ => {
+                return Err(usage(format_args!(
+                    "no such bench: {name}; the names of benches are those of their directories \
+                     in {}",
+                    args.runs.display()
+                )));
+            }
+        }
     }
     let joined = bench::join(benches).map_err(usage)?;
-    Reports::open(args)?.write(&joined)?;
+    Reports::open(args)?.write(&joined, None)?;
     Ok(End::Status(0))
 }
 

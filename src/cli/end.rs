@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use coldtrace::render::quote;
 use coldtrace::tracer::{Ending, Error};
 
 /// coldtrace itself failed or was used wrongly, as env(1) has it.
@@ -25,7 +26,15 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { status: error.exit_status(), message: error.to_string() }
+        let mut message = error.to_string();
+        // Few programs have a space in their names; whole command lines do, and some tools
+        // take them.
+        if let Error::NotFound { name } = &error
+            && name.contains(char::is_whitespace)
+        {
+            message = format!("{message} (for a command line: sh -c {})", quote(name));
+        }
+        Self { status: error.exit_status(), message }
     }
 }
 
@@ -60,5 +69,21 @@ impl End {
                 ExitCode::from(128u8.saturating_add(signal as u8))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_gives_a_command_line_as_a_word_is_told_how() {
+        let not_found = |name: &str| {
+            let failure = Failure::from(Error::NotFound { name: name.into() });
+            (failure.status, failure.message)
+        };
+        let advice = "cannot run sleep 0.1: not found (for a command line: sh -c 'sleep 0.1')";
+        assert_eq!(not_found("sleep 0.1"), (127, advice.to_owned()));
+        assert_eq!(not_found("sleeep"), (127, "cannot run sleeep: not found".to_owned()));
     }
 }

@@ -1,7 +1,7 @@
 //! Where reports go.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -101,7 +101,8 @@ impl Output {
             Self::File(path, file) => {
                 // A device or a pipe cannot be cut.
                 let regular = file.metadata().is_ok_and(|m| m.is_file());
-                let cut = if regular { file.set_len(0) } else { Ok(()) };
+                let mut cut = || file.set_len(0).and_then(|()| file.rewind());
+                let cut = if regular { cut() } else { Ok(()) };
                 (path.display().to_string(), cut.and_then(|()| buffered(file, report)))
             }
         };
@@ -170,4 +171,21 @@ pub fn write_all(out: &mut impl Write, mut data: &[u8]) -> io::Result<()> {
 fn terminal_width(stream: &impl AsFd) -> Option<usize> {
     let (width, _) = terminal_size::terminal_size_of(stream)?;
     Some(usize::from(width.0)).filter(|&w| w > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_again_is_written_from_the_beginning() {
+        let path = std::env::temp_dir().join(format!("coldtrace-output-{}", std::process::id()));
+        let mut output = Output::open(Some(&path)).unwrap_or_else(|e| panic!("{}", e.message));
+        for text in ["a first report\n", "second\n"] {
+            output.write(text).unwrap_or_else(|e| panic!("{}", e.message));
+        }
+        let found = std::fs::read_to_string(&path);
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(found.ok().as_deref(), Some("second\n"));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use coldtrace::bench::Bench;
+use coldtrace::bench::{self, Kept};
 use coldtrace::record::{Record, read};
 use coldtrace::render::{self, Column, Selection, SortKey, TableOptions};
 
@@ -12,7 +12,8 @@ use super::output::Output;
 /// Options of `show`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A run directory or a bench's, its name, a record.json, `-` or `latest`
+    /// A run directory or a bench's, its name, a file with a record or a bench, `-` or
+    /// `latest`
     #[arg(value_name = "RUN", default_value = "latest")]
     run: String,
     /// Only the table of syscalls, whole
@@ -92,12 +93,16 @@ fn show(args: &Args) -> Result<End, Failure> {
             args.runs.display()
         )));
     }
-    if let Some(bench) = bench(args)? {
-        let mut output = Output::open(Some(&args.output))?;
-        output.write(&super::bench::text(&bench, args.json.is_some(), output.width())?)?;
-        return Ok(End::Status(0));
-    }
-    let record = read(&args.run, &args.runs).map_err(Failure::own)?;
+    let record = match bench::read(&args.run, &args.runs).map_err(Failure::own)? {
+        Kept::Bench(bench) => {
+            no_part(args)?;
+            let mut output = Output::open(Some(&args.output))?;
+            output.write(&super::bench::text(&bench, args.json.is_some(), output.width())?)?;
+            return Ok(End::Status(0));
+        }
+        Kept::Other { path, text } => Record::from_json(path, &text).map_err(Failure::own)?,
+        _ => read(&args.run, &args.runs).map_err(Failure::own)?,
+    };
     let mut output = Output::open(Some(&args.output))?;
     let width = output.width();
     let rows = record.syscalls.as_deref().unwrap_or_default();
@@ -192,16 +197,15 @@ impl Args {
     }
 }
 
-/// The bench, if one was meant: it has none of a record's parts.
-fn bench(args: &Args) -> Result<Option<Bench>, Failure> {
-    let found = coldtrace::bench::read(&args.run, &args.runs).map_err(Failure::own)?;
+/// A bench has none of a record's parts.
+fn no_part(args: &Args) -> Result<(), Failure> {
     let named = args.json.iter().flatten().map(String::as_str).find(|name| !name.is_empty());
     match args.parts().next().or(named) {
-        Some(part) if found.is_some() => Err(Failure::own(format_args!(
-            "{} is a bench: {part} is a part of its runs: show {}/RUN",
-            args.run, args.run
+        Some(part) => Err(Failure::own(format_args!(
+            "{} is a bench: {part} is a part of its runs: show BENCH/RUN",
+            args.run
         ))),
-        _ => Ok(found),
+        None => Ok(()),
     }
 }
 

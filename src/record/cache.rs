@@ -47,6 +47,10 @@ pub struct CacheState {
     /// whole machine's). Absent where nothing did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evicted_by: Option<String>,
+    /// Files of the set that the kernel was asked to let go; of `drop_caches` all of
+    /// them. Absent where nothing evicted them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files_evicted: Option<u64>,
     /// Files of Python bytecode (.pyc) that the run wrote: its next run is quicker for
     /// that reason too. Null where nobody looked.
     pub bytecode_written: Option<u64>,

@@ -287,13 +287,23 @@ pub fn read(run: &str, runs: &Path) -> Result<Record, ReadError> {
         Ok(text) => text,
         Err(source) => return Err(ReadError::Io { path, source }),
     };
-    let json = |source| ReadError::Json { path: path.clone(), source };
-    let head: Head = serde_json::from_str(&text).map_err(json)?;
-    let major = |schema: &str| schema.split('.').take(2).collect::<Vec<_>>().join(".");
-    if major(&head.schema) != major(SCHEMA) {
-        return Err(ReadError::Schema { path, found: head.schema });
+    Record::from_json(path, &text)
+}
+
+impl Record {
+    /// What a file holds, that was read already; `path` is for the errors.
+    ///
+    /// # Errors
+    /// When it is no record, or of another major version.
+    pub fn from_json(path: String, text: &str) -> Result<Self, ReadError> {
+        let json = |source| ReadError::Json { path: path.clone(), source };
+        let head: Head = serde_json::from_str(text).map_err(json)?;
+        let major = |schema: &str| schema.split('.').take(2).collect::<Vec<_>>().join(".");
+        if major(&head.schema) != major(SCHEMA) {
+            return Err(ReadError::Schema { path, found: head.schema });
+        }
+        serde_json::from_str(text).map_err(json)
     }
-    serde_json::from_str(&text).map_err(json)
 }
 
 #[cfg(test)]

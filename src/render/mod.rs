@@ -9,6 +9,7 @@
 //! blank, and nothing out of a record reaches a terminal unescaped.
 
 mod bench;
+mod cache;
 pub mod check;
 mod columns;
 mod cpu;

@@ -2,6 +2,7 @@
 
 use crate::record::{MappedFile, ObjectMemory, Outcome, ProcSnapshot, Process, Record, TimeShare};
 
+use super::cache::cache_line;
 use super::columns::SortKey;
 use super::cpu::cpu_part;
 use super::files::{files_line, mapped_line};
@@ -112,6 +113,7 @@ pub fn summary(record: &Record, width: usize) -> String {
     line("proc", snapshots(record));
     line("faults", faults(record));
     line("I/O", io(record));
+    line("cache", record.cache.as_ref().map_or(Vec::new(), cache_line));
     line("tree", tree(record));
     line("measured", measured(record));
     for sentence in lost(record).iter().chain(&filter(record)).chain(&record.measurement.notes) {
@@ -190,7 +192,8 @@ fn run(record: &Record, width: usize) -> Vec<Clause> {
     let short = |text: &str| shorten_middle(text, room).into_owned();
     let name = run.argv.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
     let mut parts: Vec<Clause> = run.id.iter().map(|id| Clause::one(short(&escape(id)))).collect();
-    if name != run.label {
+    // A run of a bench is called as its directory is.
+    if name != run.label && run.id.as_ref() != Some(&run.label) {
         parts.push(Clause::one(format!("label {}", short(&escape(&run.label)))));
     }
     let tags = run.tags.iter().map(|(key, value)| format!("{}={}", escape(key), escape(value)));

@@ -1,6 +1,7 @@
 //! A bench as text: a table of first, cold and warm runs, and what they say below it.
 
 mod machine;
+mod whole;
 mod words;
 
 use crate::bench::{Bench, CommandBench, KindBench, RunKind};
@@ -60,24 +61,37 @@ impl Unit {
     }
 }
 
+/// What is said in one line, if it is long enough.
+type Line = Vec<Clause>;
+
 /// A row of the table.
 struct Row {
-    title: String,
+    name: &'static str,
     metric: &'static str,
     unit: Unit,
+}
+
+impl Row {
+    /// Its name and unit, with a mark where not each number is of all runs.
+    fn title(&self, of: &CommandBench) -> String {
+        let mark = if self.is_partly_known(of) { "*" } else { "" };
+        match self.unit.name {
+            "" | "%" => format!("{}{mark}", self.name),
+            unit => format!("{} {unit}{mark}", self.name),
+        }
+    }
+
+    fn is_partly_known(&self, of: &CommandBench) -> bool {
+        kinds(of).iter().any(|(_, runs)| {
+            runs.metrics.get(self.metric).is_some_and(|summary| summary.n < runs.n)
+        })
+    }
 }
 
 /// The rows for this command's numbers.
 fn rows(of: &CommandBench) -> Vec<Row> {
     let time = times(of);
-    let row = |title: &str, metric, unit: Unit| Row {
-        title: match unit.name {
-            "" | "%" => title.to_owned(),
-            name => format!("{title} {name}"),
-        },
-        metric,
-        unit,
-    };
+    let row = |name, metric, unit| Row { name, metric, unit };
     vec![
         row("wall", "wall_ns", time),
         row("user", "user_ns", time),
@@ -92,17 +106,15 @@ fn rows(of: &CommandBench) -> Vec<Row> {
 
 /// The unit that suits this command's times.
 fn times(of: &CommandBench) -> Unit {
-    let kinds = [&of.first, &of.cold, &of.warm].into_iter().flatten();
-    let medians = kinds.filter_map(|kind| kind.median("wall_ns"));
+    let medians = kinds(of).into_iter().filter_map(|(_, runs)| runs.median("wall_ns"));
     Unit::of_times(medians.fold(0.0, f64::max))
 }
 
-/// The kinds that there are runs of, those first that stand on the left.
+/// The kinds of the table, those first that stand on the left.
 fn kinds(of: &CommandBench) -> Vec<(RunKind, &KindBench)> {
-    [(RunKind::First, &of.first), (RunKind::Cold, &of.cold), (RunKind::Warm, &of.warm)]
-        .into_iter()
-        .filter_map(|(kind, runs)| Some((kind, runs.as_ref()?)))
-        .collect()
+    let mut kinds = of.kinds();
+    kinds.retain(|(kind, _)| *kind != RunKind::Traced);
+    kinds
 }
 
 /// A bench as text.
@@ -110,20 +122,23 @@ pub fn bench(of: &Bench, width: usize) -> String {
     let mut out = String::new();
     let several = of.commands.len() > 1;
     for (number, command) in (1..).zip(&of.commands) {
+        if command.runs.is_empty() {
+            continue; // The bench ended before its turn.
+        }
         if several {
             let line = format!("{number}: {}", command_line(&command.argv));
             out.push_str(&shorten_middle(&line, width));
             out.push('\n');
         }
         out.push_str(&table(command));
-        for line in words::command(command) {
+        for line in words::command(of, command) {
             out.push_str(&fold("", "  ", &line, width));
         }
         if several {
             out.push('\n');
         }
     }
-    for line in words::whole(of) {
+    for line in whole::whole(of) {
         out.push_str(&fold("", "  ", &line, width));
     }
     out
@@ -185,7 +200,8 @@ fn table(of: &CommandBench) -> String {
             column.width = column.width.max(8);
         }
     }
-    let title = rows.iter().map(|row| display_width(&row.title)).max().unwrap_or(0);
+    let titles: Vec<String> = rows.iter().map(|row| row.title(of)).collect();
+    let title = titles.iter().map(|title| display_width(title)).max().unwrap_or(0);
     let line = |first: &str, cells: Vec<String>| format!("{first:<title$} {}\n", cells.join(" | "));
     let head = |column: &Column, text: &str| format!("{text:>width$}", width = column.total());
     let mut out = line("", columns.iter().map(|column| head(column, &column.head)).collect());
@@ -196,16 +212,34 @@ fn table(of: &CommandBench) -> String {
         });
         out.push_str(&line("", cells.collect()));
     }
-    for (at, row) in rows.iter().enumerate() {
+    for (at, title) in titles.iter().enumerate() {
         let cells = columns
             .iter()
             .map(|column| column.cells.get(at).map(|cells| column.line(cells)).unwrap_or_default());
-        out.push_str(&line(&row.title, cells.collect()));
+        out.push_str(&line(title, cells.collect()));
     }
     out
 }
 
 /// A line of one clause.
-fn one(text: impl Into<String>) -> Vec<Clause> {
+fn one(text: impl Into<String>) -> Line {
     vec![Clause::one(text)]
+}
+
+/// Items behind what leads them: of many the first few, and how many more there are.
+fn listed(lead: String, mut items: Vec<String>, most: usize, end: &str) -> Clause {
+    let more = items.len().saturating_sub(most);
+    items.truncate(most);
+    let last = items.len().saturating_sub(1);
+    for item in items.iter_mut().take(last) {
+        item.push(',');
+    }
+    if more > 0 {
+        items.push(format!("and {more} more"));
+    }
+    if let Some(last) = items.last_mut() {
+        last.push_str(end);
+    }
+    items.insert(0, lead);
+    Clause::parted(items.join(" "), items)
 }

@@ -1,76 +1,125 @@
-//! What stands below the table.
+//! What stands below the table of a command.
 
-use crate::bench::{Bench, CommandBench, Comparison, Count, KindBench, RunEntry, RunKind};
-use crate::record::Environment;
+use std::collections::BTreeSet;
 
+use crate::bench::{Bench, CommandBench, Count, KindBench, RunEntry, RunKind};
+
+use super::super::cache;
 use super::super::text::{Clause, escape};
-use super::super::units::{bytes, counted, time};
-use super::{one, times};
+use super::super::units::{counted, time};
+use super::{Line, kinds, listed, one, rows, times};
 
 /// Runs that are listed one by one.
 const LISTED: usize = 5;
 
-type Line = Vec<Clause>;
-
 /// What there is to say of a command.
-pub(super) fn command(of: &CommandBench) -> Vec<Line> {
+pub(super) fn command(bench: &Bench, of: &CommandBench) -> Vec<Line> {
+    let joined = bench.is_joined();
     let mut lines = Vec::new();
+    lines.extend(partly_known(of));
     lines.extend(failed(of));
+    lines.extend(not_repeated(bench, of));
     lines.extend(first(of));
     lines.extend(cold_vs_warm(of));
-    lines.extend(outliers(of));
-    lines.extend(labels(of));
+    lines.extend(outliers(of, joined).into_iter().map(one));
+    lines.extend(labels(of, joined));
     lines.extend(evicted(of));
     lines.extend(bytecode(of));
     lines.extend(traced(of));
     lines
 }
 
-/// Runs that failed, and that they are in no number.
-fn failed(of: &CommandBench) -> Vec<Line> {
-    let failed: Vec<&RunEntry> = of.runs.iter().filter(|run| run.failed.is_some()).collect();
-    if failed.is_empty() {
-        return Vec::new();
+/// What the mark in the table's titles means.
+fn partly_known(of: &CommandBench) -> Option<Line> {
+    let mut items = Vec::new();
+    for row in rows(of).iter().filter(|row| row.is_partly_known(of)) {
+        for (kind, runs) in kinds(of) {
+            let known = runs.metrics.get(row.metric).map_or(runs.n, |summary| summary.n);
+            if known < runs.n {
+                items.push(format!("{} of {known} of {} {kind}", row.name, runs.n));
+            }
+        }
     }
-    let all = counted(of.runs.len() as u64, "run");
-    let mut items: Vec<String> = failed
-        .iter()
-        .take(LISTED)
-        .map(|run| format!("{} {}", escape(&run.run), run.failed.as_deref().unwrap_or_default()))
-        .collect();
-    if failed.len() > LISTED {
-        items.push(format!("{} more", failed.len() - LISTED));
-    }
-    let lead = format!("{} of {all} failed, in no number here:", failed.len());
-    let whole = format!("{lead} {}", items.join(", "));
-    vec![vec![Clause::parted(whole, std::iter::once(lead).chain(items).collect())]]
+    let most = items.len();
+    (most > 0).then(|| vec![listed("* known of some runs only:".into(), items, most, "")])
 }
 
-/// What the first run was, of one bench.
-fn first(of: &CommandBench) -> Option<Line> {
-    let mut firsts = of.runs.iter().filter(|run| run.kind == RunKind::First);
-    let (run, None) = (firsts.next()?, firsts.next()) else { return None };
-    let label = run.label.as_deref()?;
-    let evidence = run.evidence.as_deref().unwrap_or_default();
-    let (evidence, _) = evidence.split_once("; ").unwrap_or((evidence, ""));
-    let mut text = format!("first run: {label} ({})", escape(evidence));
-    if label == "warm" {
-        text.push_str(", so not a cold start");
+/// Runs that failed, and that they are in no number.
+fn failed(of: &CommandBench) -> Option<Line> {
+    let failed = of
+        .runs
+        .iter()
+        .filter_map(|run| Some(format!("{} {}", escape(&run.run), escape(run.failed.as_deref()?))));
+    let items: Vec<String> = failed.collect();
+    let all = counted(of.runs.len() as u64, "run");
+    let lead = format!("{} of {all} failed, in no number here:", items.len());
+    (!items.is_empty()).then(|| vec![listed(lead, items, LISTED, "")])
+}
+
+/// Why nothing follows a first run that failed.
+fn not_repeated(bench: &Bench, of: &CommandBench) -> Option<Line> {
+    let [run] = &of.runs[..] else { return None };
+    let cut = bench.is_joined() || bench.interrupted.is_some();
+    let ignored = bench.asked.as_ref().is_some_and(|asked| asked.ignore_failure);
+    if run.kind != RunKind::First || run.failed.is_none() || cut || ignored {
+        return None;
     }
-    let boot = match run.first_since_boot {
-        Some(true) => "the first since boot that is known",
-        Some(false) => "not the first since boot",
-        None => "",
-    };
-    Some(vec![Clause::one(text), Clause::one(boot)])
+    let mut line = one("nothing was repeated");
+    if let (Some(id), Some(1..)) = (&bench.id, run.stderr_bytes) {
+        let log = format!("{}/{}/stderr.log", escape(id), escape(&run.run));
+        line.push(Clause::one(format!("what it said is in {log}")));
+    }
+    Some(line)
+}
+
+/// What the first run was; of several benches what each of them was.
+fn first(of: &CommandBench) -> Vec<Line> {
+    let firsts = of.runs.iter().filter(|run| run.kind == RunKind::First && run.label.is_some());
+    let firsts: Vec<&RunEntry> = firsts.collect();
+    if let [run] = firsts[..] {
+        let mut text = format!("first run: {}", label(run));
+        if run.label.as_deref() == Some("warm") {
+            text.push_str(", so not a cold start");
+        }
+        let boot = match run.first_since_boot {
+            Some(true) => "first since boot under bench",
+            Some(false) => "not the first since boot",
+            None => "",
+        };
+        return vec![vec![Clause::one(text), Clause::one(boot)]];
+    }
+    let Some(runs) = of.first.as_ref().filter(|_| !firsts.is_empty()) else { return Vec::new() };
+    let mut lines = vec![one(format!("first runs: {}", counts(runs)))];
+    let each = firsts.iter().take(LISTED);
+    lines.extend(each.map(|run| one(format!("{}: {}", escape(&run.run), label(run)))));
+    if firsts.len() > LISTED {
+        lines.push(one(format!("and {} more first runs", firsts.len() - LISTED)));
+    }
+    lines
+}
+
+fn label(of: &RunEntry) -> String {
+    cache::label(of.label.as_deref(), of.basis.as_deref(), of.evidence.as_deref())
+}
+
+/// How many of each label.
+fn counts(of: &KindBench) -> String {
+    let counts = of.labels.iter().map(|(label, n)| format!("{n} {}", escape(label)));
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 /// Differences of the medians, as they are printed.
 fn cold_vs_warm(of: &CommandBench) -> Option<Line> {
     let unit = times(of);
     let (cold, warm) = (of.cold.as_ref()?, of.warm.as_ref()?);
+    for (kind, runs) in [("cold", cold), ("warm", warm)] {
+        if !runs.any_is(kind) {
+            let why = format!("no {kind} run was known to be {kind}");
+            return Some(one(format!("cold vs warm: not known, {why}")));
+        }
+    }
     let steps = |runs: &KindBench, metric| Some(unit.steps(runs.median(metric)?));
-    let less = |metric| Some(steps(cold, metric)? - steps(warm, metric)?);
+    let less = |metric| Some(steps(cold, metric)?.saturating_sub(steps(warm, metric)?));
     let signed = |steps: i64| match steps {
         0 => "0".to_owned(),
         1.. => format!("+{}", unit.print(steps)),
@@ -79,91 +128,115 @@ fn cold_vs_warm(of: &CommandBench) -> Option<Line> {
     let wall = less("wall_ns")?;
     let base = steps(warm, "wall_ns").filter(|&base| base > 0);
     let share = base.map(|base| format!(" ({:+.0} %)", wall as f64 * 100.0 / base as f64));
-    let parts: Vec<String> = [("sys", "sys_ns"), ("off CPU", "off_cpu_ns"), ("user", "user_ns")]
-        .into_iter()
-        .filter_map(|(name, metric)| Some(format!("{name} {}", signed(less(metric)?))))
-        .collect();
-    let text = format!(
-        "cold vs warm: median {} {}{}: {}",
-        signed(wall),
-        unit.name,
-        share.unwrap_or_default(),
-        parts.join(", ")
-    );
-    Some(one(text))
+    let parts = [("sys", "sys_ns"), ("off CPU", "off_cpu_ns"), ("user", "user_ns")];
+    let parts = parts.map(|(name, metric)| match less(metric) {
+        Some(steps) => format!("{name} {}", signed(steps)),
+        None => format!("{name} not known"),
+    });
+    let share = share.unwrap_or_default();
+    let lead = format!("cold vs warm: median {} {}{share}:", signed(wall), unit.name);
+    Some(vec![listed(lead, parts.to_vec(), parts.len(), "")])
+}
+
+/// What a run is called: of several benches by its directory, since there are several
+/// of each number.
+fn title(kind: RunKind, number: u32, run: &str, joined: bool) -> String {
+    if joined { escape(run).into_owned() } else { format!("{kind} {number}") }
 }
 
 /// Runs far from the others, and why.
-fn outliers(of: &CommandBench) -> Vec<Line> {
-    let mut lines: Vec<Line> = of
+pub(super) fn outliers(of: &CommandBench, joined: bool) -> Vec<String> {
+    let mut lines: Vec<String> = of
         .outliers
         .iter()
         .take(LISTED)
         .map(|run| {
             let metric = match run.metric.as_str() {
-                "off_cpu_ns" => "off CPU",
-                other => other.strip_suffix("_ns").unwrap_or(other),
+                "off_cpu_ns" => "off CPU".into(),
+                "cpu_ns" => "user + sys".into(),
+                other => escape(other.strip_suffix("_ns").unwrap_or(other)),
             };
             let value = |ns: f64| time(ns.max(0.0) as u64);
             let cause = match &run.cause {
                 Some(cause) => escape(cause).into_owned(),
                 None => "its cause does not show".into(),
             };
-            one(format!(
-                "{} {}: {metric} {}, the median {}; {cause}, kept",
-                run.kind,
-                run.number,
+            format!(
+                "{}: {metric} {}, the median {}; {cause}, kept",
+                title(run.kind, run.number, &run.run, joined),
                 value(run.value),
                 value(run.median)
-            ))
+            )
         })
         .collect();
     if of.outliers.len() > LISTED {
-        lines.push(one(format!("{} more far from the others", of.outliers.len() - LISTED)));
+        lines.push(format!("and {} more far from the others", of.outliers.len() - LISTED));
     }
     lines
 }
 
-/// Whether runs were what they are called.
-fn labels(of: &CommandBench) -> Vec<Line> {
+/// Whether runs were what they are called, and how that is known.
+fn labels(of: &CommandBench, joined: bool) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut said = Vec::new();
     for (kind, runs) in [(RunKind::Cold, &of.cold), (RunKind::Warm, &of.warm)] {
-        let Some(runs) = runs else { continue };
-        let counts: Vec<String> =
-            runs.labels.iter().map(|(label, n)| format!("{n} {label}")).collect();
-        said.push(format!("{kind} runs: {}", counts.join(", ")));
-        let other = |run: &&RunEntry| {
-            run.kind == kind && run.failed.is_none() && run.label.as_deref() != Some(kind.word())
-        };
+        let Some(runs) = runs.as_ref().filter(|runs| !runs.labels.is_empty()) else { continue };
+        let own = of.runs.iter().filter(|run| run.kind == kind && run.failed.is_none());
+        let own: Vec<&RunEntry> = own.collect();
+        let bases: BTreeSet<&str> = own.iter().filter_map(|run| run.basis.as_deref()).collect();
+        said.push((format!("{kind} runs: {}", counts(runs)), by(&bases)));
         // One stands for all: they are the same in most benches.
-        if let Some(run) = of.runs.iter().find(other) {
+        let other = own.iter().find(|run| run.label.as_deref() != Some(kind.word()));
+        if let Some(run) = other {
             lines.push(one(format!(
-                "{kind} {}: {} ({})",
-                run.number,
-                run.label.as_deref().unwrap_or("unknown"),
-                escape(run.evidence.as_deref().unwrap_or_default())
+                "{}: {}",
+                title(kind, run.number, &run.run, joined),
+                label(run)
             )));
         }
     }
-    if !said.is_empty() {
-        lines.insert(0, one(format!("by their measured residency: {}", said.join("; "))));
+    let clauses = said.iter().enumerate().map(|(at, (text, by))| {
+        let lead = if at == 0 { "labels: " } else { "" };
+        let again = said.get(at + 1).is_some_and(|(_, next)| next == by);
+        Clause::one(format!("{lead}{text}{}", if again { "" } else { by }))
+    });
+    let clauses: Line = clauses.collect();
+    if !clauses.is_empty() {
+        lines.insert(0, clauses);
     }
     lines
 }
 
-/// What cold means.
+/// What labels were made of.
+fn by(bases: &BTreeSet<&str>) -> String {
+    let bases: Vec<_> = bases.iter().map(|basis| escape(basis)).collect();
+    if bases.is_empty() { String::new() } else { format!(" (by {})", bases.join(" and ")) }
+}
+
+/// What cold means, where there was a cold run.
 fn evicted(of: &CommandBench) -> Option<Line> {
-    let run = of.runs.iter().find(|run| run.evicted_by.is_some())?;
-    let what = match (run.evicted_by.as_deref(), run.files) {
-        (Some("drop_caches"), _) => "all caches of the machine dropped; the host's".to_owned(),
-        (_, Some(files)) => {
-            format!("page cache of {} evicted; metadata and the host's", counted(files, "file"))
-        }
-        (_, None) => "page cache of its files evicted; metadata and the host's".to_owned(),
+    let is_cold = |run: &&RunEntry| {
+        run.evicted_by.is_some() && run.failed.is_none() && run.label.as_deref() == Some("cold")
     };
-    let verb = if what.contains("metadata") { "cache stay" } else { "cache stays" };
-    Some(one(format!("cold = {what} {verb}")))
+    let run = of.runs.iter().find(is_cold)?;
+    let what = match (run.evicted_by.as_deref(), run.files_evicted, run.files) {
+        (Some("drop_caches"), ..) => {
+            "all caches of the machine dropped; metadata of the files that were measured and the \
+             host's cache stay"
+                .to_owned()
+        }
+        (_, evicted, files) => {
+            let number = match (evicted, files) {
+                (Some(evicted), Some(files)) if evicted < files => {
+                    format!("{evicted} of {files} files")
+                }
+                (Some(evicted), _) => counted(evicted, "file"),
+                (None, _) => "its files".to_owned(),
+            };
+            format!("page cache of {number} evicted; metadata and the host's cache stay")
+        }
+    };
+    Some(one(format!("cold = {what}")))
 }
 
 /// What later runs need not write again.
@@ -172,19 +245,15 @@ fn bytecode(of: &CommandBench) -> Vec<Line> {
         let written = run.bytecode_written.filter(|&written| written > 0)?;
         Some(format!("{} wrote {}", escape(&run.run), counted(written, "file")))
     });
-    let mut wrote: Vec<String> = wrote.collect();
+    let wrote: Vec<String> = wrote.collect();
     let mut lines = Vec::new();
     if !wrote.is_empty() {
-        wrote.truncate(LISTED);
-        lines.push(one(format!("bytecode: {}: slower for that too", wrote.join(", "))));
+        lines.push(vec![listed("bytecode:".into(), wrote, LISTED, ": slower for that too")]);
     }
-    let caches = of.runs.iter().find(|run| !run.caches_written.is_empty());
-    if let Some((run, path)) = caches.and_then(|run| Some((run, run.caches_written.first()?))) {
-        let more = match run.caches_written.len() {
-            1 => String::new(),
-            n => format!(" and {} more", n - 1),
-        };
-        lines.push(one(format!("{} wrote what it looks for: {}{more}", run.run, escape(path))));
+    if let Some(run) = of.runs.iter().find(|run| !run.caches_written.is_empty()) {
+        let paths = run.caches_written.iter().map(|path| escape(path).into_owned()).collect();
+        let lead = format!("{} wrote what it had looked for:", escape(&run.run));
+        lines.push(vec![listed(lead, paths, 1, ": runs that find it may be quicker")]);
     }
     lines
 }
@@ -213,90 +282,22 @@ fn traced(of: &CommandBench) -> Vec<Line> {
             }
         }
     }
+    let names = of.syscalls.len();
     if traced.n > 1 && !varying.is_empty() {
-        let names = of.syscalls.len();
         let lead = format!(
-            "calls: {} of {names} syscalls the same in {} runs ({sum} calls);",
+            "calls: {} of {names} syscalls the same in {} runs ({});",
             names - varying.len(),
-            traced.n
+            traced.n,
+            counted(sum, "call")
         );
-        varying.truncate(2 * LISTED);
-        let whole = format!("{lead} {}", varying.join(", "));
-        lines.push(vec![Clause::parted(whole, std::iter::once(lead).chain(varying).collect())]);
-    } else if !of.syscalls.is_empty() {
+        lines.push(vec![listed(lead, varying, 2 * LISTED, "")]);
+    } else if names > 0 {
         let same = match traced.n {
             1 => String::new(),
             n => format!(", the same in {n} runs"),
         };
-        lines.push(one(format!("calls: {sum} of {} syscalls{same}", of.syscalls.len())));
+        let different = counted(names as u64, "different syscall");
+        lines.push(one(format!("{}, {different}{same}", counted(sum, "call"))));
     }
     lines
-}
-
-/// What there is to say of all of them.
-pub(super) fn whole(of: &Bench) -> Vec<Line> {
-    let mut lines: Vec<Line> = of.comparisons.iter().map(|it| one(comparison(it))).collect();
-    if let Some(environment) = &of.environment {
-        lines.push(vec![Clause::list(place(environment))]);
-    }
-    if !of.joined.is_empty() {
-        let boots: std::collections::BTreeSet<_> =
-            of.joined.iter().filter_map(|bench| bench.boot_id.as_deref()).collect();
-        let benches = counted(of.joined.len() as u64, "bench");
-        lines.push(one(format!("{benches} of {}", counted(boots.len() as u64, "boot"))));
-    }
-    if of.unfinished {
-        lines.push(one(
-            "it did not come to its end: these are the runs that it had made".to_owned()
-        ));
-    }
-    lines.extend(of.warnings.iter().map(|text| one(format!("warning: {}", escape(text)))));
-    if let Some(signal) = &of.interrupted {
-        let made: usize = of.commands.iter().map(|command| command.runs.len()).sum();
-        lines.push(one(format!("ended by {signal} after {}", counted(made as u64, "run"))));
-    }
-    lines
-}
-
-/// The state of the machine that times hang on.
-fn place(of: &Environment) -> Vec<String> {
-    let known = |text: &Option<String>| match text {
-        Some(text) => escape(text).into_owned(),
-        None => "unknown".into(),
-    };
-    let aslr = match of.randomize_va_space {
-        Some(0) => "off",
-        Some(_) => "on",
-        None => "unknown",
-    };
-    let mut facts = Vec::new();
-    if let Some([load, ..]) = of.load {
-        facts.push(format!("load {load:.1} before"));
-    }
-    if let Some(cpus) = of.cpus_allowed {
-        facts.push(counted(cpus, "processor"));
-    }
-    facts.push(format!("governor {}", known(&of.cpu_governor)));
-    facts.push(format!("huge pages {}", known(&of.transparent_huge_pages)));
-    facts.push(format!("ASLR {aslr}"));
-    if let Some(memory) = of.memory_available_bytes {
-        facts.push(format!("{} available", bytes(memory)));
-    }
-    facts
-}
-
-/// A command against the first.
-fn comparison(it: &Comparison) -> String {
-    let lead = format!("{} vs 1, {}:", it.command + 1, it.kind);
-    match &it.ratio {
-        None => format!("{lead} n too small to compare: 5 runs of each are needed"),
-        Some(ratio) => {
-            let interval = format!("{:.2}x to {:.2}x, 95 %", ratio.low, ratio.high);
-            if ratio.spans_one() {
-                format!("{lead} no difference seen ({interval})")
-            } else {
-                format!("{lead} {:.2}x as long ({interval})", ratio.ratio)
-            }
-        }
-    }
 }

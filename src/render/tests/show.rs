@@ -35,6 +35,38 @@ fn a_page_with_everything() {
 }
 
 #[test]
+fn how_cold_a_run_was_is_said() {
+    let mut record = record(&["cat", "a"], None);
+    record.run.id = Some("cold-1".to_owned());
+    record.run.label = "cold-1".to_owned();
+    let cache = serde_json::json!({
+        "label": "cold", "basis": "residency",
+        "evidence": "0 B of 36.0 MiB were in memory, 36.0 MiB read; metadata may be warm",
+        "resident_before_bytes": 0, "resident_after_bytes": 1, "pinned_bytes": 0,
+        "set_bytes": 1, "files_measured": 1, "files_total": 5, "method": "mincore",
+        "major_faults": 0, "block_input_bytes": 0, "evicted_by": "posix_fadvise",
+        "files_evicted": 4, "bytecode_written": 2, "boot_id": null, "uptime_ns": null,
+        "first_since_boot": false,
+    });
+    record.cache = Some(serde_json::from_value(cache).expect("it is one"));
+    let text = summary(&record, 80);
+    assert_tidy(&text, 80);
+    for line in [
+        "cache    cold (by residency: 0 B of 36.0 MiB were in memory, 36.0 MiB read)",
+        "         metadata may be warm; 4 files evicted by posix_fadvise",
+        "         wrote 2 files of bytecode",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line} in\n{text}");
+    }
+    // Its label says nothing that its name does not.
+    assert!(text.contains("run      cold-1; started") && !text.contains("label"), "{text}");
+    record.run.label = "monday".to_owned();
+    assert!(summary(&record, 80).contains("cold-1; label monday; started"));
+    record.cache = None;
+    assert!(!summary(&record, 80).contains("\ncache"));
+}
+
+#[test]
 fn a_bad_end_comes_first() {
     let mut record = record(&["/usr/bin/crash", "--now"], None);
     record.outcome.exit_code = Some(3);
