@@ -44,6 +44,7 @@ fn bench(id: &str, boot: &str) -> Bench {
         comparisons: Vec::new(),
         warnings: Vec::new(),
         interrupted: None,
+        unfinished: false,
         joined: Vec::new(),
     }
 }
