@@ -1,10 +1,9 @@
 //! Benches that were made at different times, also in different boots, as one.
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::record::Tool;
+use crate::record::{LARGEST_KEPT, Tool, read_regular};
 use crate::tracer::reason;
 
 use super::schedule::RunKind;
@@ -72,17 +71,17 @@ struct Head {
 pub fn read(bench: &str, runs: &Path) -> Result<Option<Bench>, JoinError> {
     let Some(file) = find(bench, runs) else { return Ok(None) };
     let path = file.display().to_string();
-    let text = match fs::read_to_string(&file) {
+    let text = match read_regular(&file, LARGEST_KEPT) {
         Ok(text) => text,
         Err(source) => return Err(JoinError::Io { path, source }),
     };
     let json = |source| JoinError::Json { path: path.clone(), source };
-    let head: Head = serde_json::from_str(&text).map_err(json)?;
+    let head: Head = serde_json::from_slice(&text).map_err(json)?;
     let major = |schema: &str| schema.split('.').take(2).collect::<Vec<_>>().join(".");
     if major(&head.schema) != major(SCHEMA) {
         return Err(JoinError::Schema { path, found: head.schema });
     }
-    serde_json::from_str(&text).map(Some).map_err(json)
+    serde_json::from_slice(&text).map(Some).map_err(json)
 }
 
 /// Benches as one, in order of their starts: the runs of each command of all of them
