@@ -4,78 +4,20 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use coldtrace::bench::{Bench, CommandBench, Count, KindBench, RunEntry, RunKind};
-use coldtrace::cache::{Accounting, WorkingSet};
+use coldtrace::cache::WorkingSet;
 use coldtrace::record::Record;
 use serde_json::Value;
-use support::process::{Finished, LIMIT, finish, start};
-use support::{Scratch, coldtrace, coldtrace_path, nobody, skip};
-
-/// A place for benches of its own: nothing of other tests is known there.
-struct Place(Scratch);
-
-impl Place {
-    fn new(name: &str) -> Self {
-        Self(Scratch::new(name))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path(name)
-    }
-
-    fn runs(&self) -> PathBuf {
-        self.path("runs")
-    }
-
-    fn prepared(&self, mut command: Command) -> Command {
-        command.env("XDG_STATE_HOME", self.path("state"));
-        command.arg("--runs").arg(self.runs());
-        command
-    }
-
-    /// `coldtrace bench OPTIONS -- WORDS`
-    fn command(&self, options: &[&str], words: &[&str]) -> Command {
-        let mut command = self.prepared(coldtrace("bench"));
-        command.args(options).arg("--").args(words);
-        command
-    }
-
-    fn run(&self, options: &[&str], words: &[&str]) -> Finished {
-        finish(&mut self.command(options, words))
-    }
-
-    /// The last bench.
-    fn bench(&self) -> Bench {
-        read(&self.runs().join("latest"))
-    }
-
-    fn record(&self, run: &str) -> Record {
-        let path = self.runs().join("latest").join(run).join("record.json");
-        let text = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        serde_json::from_slice(&text).expect("it is a record")
-    }
-
-    fn text(&self, name: &str) -> String {
-        fs::read_to_string(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
-    }
-}
-
-fn read(dir: &Path) -> Bench {
-    let path = dir.join("bench.json");
-    let text = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    serde_json::from_slice(&text).expect("it is a bench")
-}
+use support::bench::{Place, fits, of_kind};
+use support::page_cache::alone;
+use support::process::{LIMIT, finish, start};
+use support::{coldtrace, skip};
 
 fn names(of: &CommandBench) -> Vec<&str> {
     of.runs.iter().map(|run| run.run.as_str()).collect()
-}
-
-fn of_kind(of: &CommandBench, kind: RunKind) -> impl Iterator<Item = &RunEntry> {
-    of.runs.iter().filter(move |run| run.kind == kind)
 }
 
 fn n(of: Option<&KindBench>) -> usize {
@@ -87,18 +29,11 @@ fn append(letter: &str, file: &Path) -> String {
     format!("printf {letter} >> {}", file.display())
 }
 
-/// Nothing is wider than a terminal, but for the path that is to be copied.
-#[track_caller]
-fn fits(text: &str) {
-    let lines = text.lines().filter(|line| !line.starts_with("runs: "));
-    let wide: Vec<&str> = lines.filter(|line| line.chars().count() > 80).collect();
-    assert!(wide.is_empty(), "{wide:#?}");
-}
-
 // ---- the schedule ----
 
 #[test]
 fn runs_come_in_order_and_commands_in_turns() {
+    let _alone = alone();
     let place = Place::new("bench-order");
     let log = place.path("log");
     let [setup, prepare, cleanup, a, b] = ["s", "p", "c", "a", "b"].map(|l| append(l, &log));
@@ -148,6 +83,23 @@ fn a_command_like_itself_does_not_differ_and_one_that_sleeps_does() {
     assert_eq!((warm.command, warm.differs), (1, Some(true)));
     assert!(warm.ratio.is_some_and(|ratio| ratio.low > 1.0 && ratio.ratio > 1.0), "{warm:?}");
     assert!(finished.out().contains("2 vs 1, warm: "), "{finished}");
+}
+
+#[test]
+fn of_two_equal_commands_no_difference_is_seen() {
+    // One in twenty intervals of 95 % does not hold the truth: not four in turn.
+    let sees_none = || {
+        let place = Place::new("bench-equal");
+        let finished = place.run(&["-n", "7", "--traced", "0"], &["true", ":::", "true"]);
+        finished.assert_code(0);
+        let warm = place.bench().comparisons.into_iter().find(|it| it.kind == RunKind::Warm);
+        let warm = warm.expect("both have warm runs");
+        let none = warm.differs == Some(false);
+        assert!(warm.ratio.is_some_and(|it| (it.low <= 1.0 && it.high >= 1.0) == none), "{warm:?}");
+        assert_eq!(finished.out().contains("no difference seen"), none, "{finished}");
+        none
+    };
+    assert!((0..4).any(|_| sees_none()));
 }
 
 // ---- what around the runs fails ----
@@ -254,7 +206,7 @@ fn what_cannot_be_run_leaves_nothing() {
         .filter(|name| name != ".gitignore")
         .collect();
     assert!(left.is_empty(), "{left:?}");
-    finish(place.command(&[], &["true", ":::"]).env_remove("X")).assert_code(2);
+    place.run(&[], &["true", ":::"]).assert_code(2);
     finish(&mut place.prepared(coldtrace("bench"))).assert_code(2);
     place.run(&["--drop-caches"], &["true"]).assert_code(2);
     place.run(&["-n", "-1"], &["true"]).assert_code(2);
@@ -262,6 +214,7 @@ fn what_cannot_be_run_leaves_nothing() {
 
 #[test]
 fn cold_runs_need_to_know_the_files() {
+    let _alone = alone();
     let place = Place::new("bench-no-set");
     let finished = place.run(&["-n", "1", "--cold", "1", "--traced", "0"], &["true"]);
     finished.assert_code(125);
@@ -281,6 +234,7 @@ type Field = fn(&Record) -> Option<u64>;
 
 #[test]
 fn numbers_are_those_of_the_records() {
+    let _alone = alone();
     let place = Place::new("bench-numbers");
     let options = ["-n", "6", "--traced", "2", "--cold", "2"];
     let finished = place.run(&options, &["sh", "-c", "ls / >/dev/null; cat /nonexistent; true"]);
@@ -523,125 +477,7 @@ fn a_bench_is_shown_and_joined_with_others() {
     assert_eq!(nothing.err().lines().count(), 1, "{nothing}");
 }
 
-// ---- how cold ----
-
-const FILES: usize = 16;
-const SIZE: usize = 1 << 20;
-
-/// Files to be read, of which nothing else knows.
-fn data(dir: &Path) -> Vec<String> {
-    fs::create_dir_all(dir).expect("scratch can be written");
-    let files = (0..FILES).map(|i| {
-        let path = dir.join(format!("data-{i}"));
-        let bytes: Vec<u8> = (0..SIZE).map(|at| (at * 31 + i) as u8).collect();
-        fs::write(&path, bytes).expect("scratch can be written");
-        let file = fs::File::open(&path).expect("it was written");
-        file.sync_all().expect("scratch can be written");
-        path.display().to_string()
-    });
-    files.collect()
-}
-
-/// Whether block input says here what was read.
-fn accounts(files: &[String]) -> bool {
-    let set = WorkingSet::of_files(files.iter().map(|file| (file.into(), u64::MAX)));
-    let whole = !set.files().is_empty() && set.accounting() == Accounting::Whole;
-    if !whole {
-        skip("scratch is no filesystem whose block input is accounted");
-    }
-    whole
-}
-
-/// What is called cold was read, what is called warm was not.
-fn are_true(command: &CommandBench) {
-    for run in &command.runs {
-        let read = run.metrics.block_in_bytes.expect("it was waited for");
-        let all = (FILES * SIZE) as u64;
-        let is = match run.label.as_deref().expect("each run is labelled") {
-            "cold" => read >= all * 9 / 10,
-            "warm" => read <= all / 50,
-            "lukewarm" => read < all,
-            other => other == "unknown",
-        };
-        assert!(is, "{run:#?}");
-    }
-}
-
-/// So many runs of a kind are labelled so; of the others the evidence is printed.
-fn labelled(command: &CommandBench, kind: RunKind, label: &str) -> usize {
-    let (is, other): (Vec<&RunEntry>, _) =
-        of_kind(command, kind).partition(|run| run.label.as_deref() == Some(label));
-    for run in other {
-        eprintln!("{}: {:?}: {:?}", run.run, run.label, run.evidence);
-    }
-    is.len()
-}
-
-#[test]
-fn evicted_runs_are_cold_and_the_others_warm() {
-    let place = Place::new("bench-labels");
-    let files = data(&place.path("data"));
-    if !accounts(&files) {
-        return;
-    }
-    let mut words = vec!["cat"];
-    words.extend(files.iter().map(String::as_str));
-    let finished = place.run(&["-n", "10", "--cold", "5"], &words);
-    finished.assert_code(0);
-    let bench = place.bench();
-    let command = &bench.commands[0];
-    are_true(command);
-    assert!(labelled(command, RunKind::Cold, "cold") >= 4, "{finished}");
-    assert!(labelled(command, RunKind::Warm, "warm") >= 9, "{finished}");
-    let cold = command.runs.iter().find(|run| run.kind == RunKind::Cold).expect("five");
-    assert_eq!(cold.evicted_by.as_deref(), Some("posix_fadvise"));
-    assert!(cold.files.is_some_and(|files| files > FILES as u64), "cat and libc too");
-    // Which of the two was faster is the machine's to say.
-    assert!(command.cold_vs_warm.is_some());
-    let out = finished.out();
-    assert!(out.contains("cold vs warm: median ") && out.contains("files evicted"), "{out}");
-    fits(&out);
-    // The first one of a second bench is measured: its files are known by then.
-    place.run(&["-n", "1", "--traced", "0"], &words).assert_code(0);
-    let first = &place.bench().commands[0].runs[0];
-    assert!(first.metrics.resident_ratio.is_some(), "{first:?}");
-    are_true(&place.bench().commands[0]);
-}
-
-#[test]
-fn an_ordinary_user_evicts_and_labels_his_own_files() {
-    let Some(mut user) = nobody() else { return };
-    let place = Place::new("bench-user");
-    let files = data(&place.path("data"));
-    let give = |path: &Path| {
-        std::os::unix::fs::chown(path, Some(65534), Some(65534)).expect("root may");
-    };
-    give(&place.path(""));
-    for file in &files {
-        give(Path::new(file));
-    }
-    if !accounts(&files) {
-        return;
-    }
-    user.arg(coldtrace_path()).arg("bench");
-    let mut user = place.prepared(user);
-    let finished = finish(user.args(["-n", "5", "--cold", "5", "--", "cat"]).args(&files));
-    finished.assert_code(0);
-    let bench = place.bench();
-    let command = &bench.commands[0];
-    are_true(command);
-    assert!(labelled(command, RunKind::Cold, "cold") >= 4, "{finished}");
-    assert!(labelled(command, RunKind::Warm, "warm") >= 4, "{finished}");
-    // The whole machine's caches are not his.
-    let mut user = nobody().expect("it was there before");
-    user.arg(coldtrace_path()).arg("bench");
-    let mut user = place.prepared(user);
-    let options = ["-n", "1", "--cold", "1", "--drop-caches", "--", "cat"];
-    let refused = finish(user.args(options).args(&files));
-    refused.assert_code(125);
-    assert!(refused.err().contains("cannot drop the machine's caches"), "{refused}");
-    assert_eq!(place.bench().id, bench.id, "nothing was run");
-}
+// ---- caches and interpreters ----
 
 #[test]
 fn bytecode_that_the_first_run_writes_is_reported() {
@@ -674,4 +510,38 @@ fn bytecode_that_the_first_run_writes_is_reported() {
     assert!(finished.out().contains("bytecode: first wrote 2 files"), "{finished}");
     let interpreter = place.record("warm-1").environment.and_then(|e| e.interpreter);
     assert!(interpreter.is_some_and(|it| it.name == "python"), "{finished}");
+}
+
+#[test]
+fn caches_that_a_run_writes_are_named() {
+    let place = Place::new("bench-caches");
+    let cache = place.path("cache").display().to_string();
+    let script = format!("[ -e {cache} ] || echo x > {cache}");
+    let prepare = format!("rm -f {cache}");
+    place.run(&["-n", "1", "--prepare", &prepare], &["sh", "-c", &script]).assert_code(0);
+    let bench = place.bench();
+    let traced = of_kind(&bench.commands[0], RunKind::Traced).next().expect("one");
+    assert_eq!(traced.caches_written, [cache]);
+    // Nobody watched the others.
+    let others = bench.commands[0].runs.iter().filter(|run| run.kind != RunKind::Traced);
+    assert!(others.into_iter().all(|run| run.caches_written.is_empty()), "{bench:#?}");
+}
+
+#[test]
+fn an_interpreter_that_is_replaced_is_warned_about() {
+    let python = Path::new("/usr/bin/python3");
+    let (Ok(python), place) = (python.canonicalize(), Place::new("bench-replaced")) else {
+        skip("no python3");
+        return;
+    };
+    let name = python.file_name().expect("it is a file").to_owned();
+    let own = place.path(&name.to_string_lossy());
+    fs::copy(&python, &own).expect("scratch can be written");
+    let own = own.display().to_string();
+    let prepare = format!("touch {own}");
+    let options = ["-n", "1", "--warmup", "0", "--prepare", &prepare];
+    place.run(&options, &[&own, "-S", "-c", "1"]).assert_code(0);
+    let warnings = place.bench().warnings;
+    let expected = format!("{own} was replaced before warm-1");
+    assert!(warnings.contains(&expected), "{warnings:?}");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::record::{Environment, Tool};
+use crate::record::{Environment, LARGEST_KEPT, Tool, read_regular};
 use crate::render::counted;
 use crate::tracer::reason;
 
@@ -101,11 +101,10 @@ pub fn read(bench: &str, runs: &Path) -> Result<Kept, JoinError> {
         return named(file.display().to_string(), fs::read_to_string(&file));
     }
     let path = file.display().to_string();
-    let text = match fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(source) => return Err(JoinError::Io { path, source }),
-    };
-    told(path, text)
+    let text = read_regular(&file, LARGEST_KEPT).and_then(|bytes| {
+        String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    });
+    named(path, text)
 }
 
 fn is_bench_json(file: &Path) -> bool {

@@ -1,6 +1,8 @@
 //! Makes the runs of a bench, each with a run directory of its own.
 
+mod identity;
 mod one;
+mod subject;
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,7 +17,7 @@ use crate::tracer::{Command, Ending, Error, Held, run_untraced};
 use super::schedule::{Plan, RunKind};
 use super::summary::{comparisons, warnings};
 use super::types::{Asked, Bench, CommandBench, SCHEMA};
-use one::Subject;
+use subject::Subject;
 
 /// How often what was measured so far is written down, between runs: whoever is killed
 /// loses no more.
@@ -138,11 +140,9 @@ impl Bencher {
         let dir = RunDir::create(&self.runs, start, &run.label)?;
         let state = state_directory().unwrap_or_else(|| self.runs.clone());
         let boot = BootRuns::within(&state);
-        let subjects =
-            self.commands.iter().map(|argv| Subject::new(argv, &self.runs, boot.as_ref()));
         let mut making = Making {
             of: self,
-            subjects: subjects.collect(),
+            subjects: Subject::all(self),
             boot,
             environments: Vec::new(),
             warnings: Vec::new(),
@@ -150,6 +150,7 @@ impl Bencher {
             dir,
         };
         let error = making.all(held, progress).err();
+        let error = error.or(making.settle().err());
         Ok(making.finish(held, error))
     }
 }

@@ -12,7 +12,10 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::record::boot_id;
+use crate::record::{boot_id, read_regular};
+
+/// Most that is read of what is known of a boot, bytes: a quarter of a million commands.
+const MOST: u64 = 16 << 20;
 
 /// `$XDG_STATE_HOME/coldtrace`, or `~/.local/state/coldtrace` (XDG Base Directory
 /// Specification); `None` where neither variable is an absolute path.
@@ -24,11 +27,13 @@ pub fn state_directory() -> Option<PathBuf> {
 }
 
 /// The commands that were run since boot: a file with the boot's id in its first line,
-/// and a hash of each command's arguments in one of its own.
+/// and a hash of each command's arguments and directory in one of its own.
 #[derive(Debug, Clone)]
 pub struct BootRuns {
     file: PathBuf,
     boot: String,
+    /// Where commands are run: the same words are another command elsewhere.
+    here: PathBuf,
 }
 
 impl BootRuns {
@@ -38,15 +43,16 @@ impl BootRuns {
     }
 
     fn of_boot(directory: &Path, boot: String) -> Self {
-        Self { file: directory.join("boot-runs"), boot }
+        let here = std::env::current_dir().unwrap_or_default();
+        Self { file: directory.join("boot-runs"), boot, here }
     }
 
-    /// Whether a command was not noted since the machine was booted.
+    /// Whether a command was not noted, of this directory, since the machine was booted.
     ///
     /// # Errors
     /// When the file is there and cannot be read.
     pub fn is_first(&self, argv: &[OsString]) -> io::Result<bool> {
-        Ok(!self.known()?.is_some_and(|known| known.contains(&hash(argv))))
+        Ok(!self.known()?.is_some_and(|known| known.contains(&self.hash(argv))))
     }
 
     /// Notes that a command was run.
@@ -54,7 +60,7 @@ impl BootRuns {
     /// # Errors
     /// When that cannot be written.
     pub fn note(&self, argv: &[OsString]) -> io::Result<()> {
-        let hash = hash(argv);
+        let hash = self.hash(argv);
         let mut options = OpenOptions::new();
         options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         match self.known()? {
@@ -78,7 +84,7 @@ impl BootRuns {
 
     /// Hashes of this boot; `None` where there is no file of it.
     fn known(&self) -> io::Result<Option<HashSet<String>>> {
-        let text = match fs::read(&self.file) {
+        let text = match read_regular(&self.file, MOST) {
             Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
@@ -87,13 +93,19 @@ impl BootRuns {
         let same = lines.next().is_some_and(|boot| boot == self.boot);
         Ok(same.then(|| lines.collect()))
     }
+
+    /// Of the directory and the arguments, each with its end.
+    fn hash(&self, argv: &[OsString]) -> String {
+        let words = [self.here.as_os_str()].into_iter().chain(argv.iter().map(OsString::as_os_str));
+        hash_of(words.map(OsStr::as_bytes))
+    }
 }
 
-/// Of the arguments, each with its end.
-fn hash(argv: &[OsString]) -> String {
+/// SHA-256 of words, each with its end, in hexadecimal.
+pub(crate) fn hash_of<'w>(words: impl IntoIterator<Item = &'w [u8]>) -> String {
     let mut sha = Sha256::new();
-    for argument in argv.iter().map(OsString::as_os_str).map(OsStr::as_bytes) {
-        sha.update(argument);
+    for word in words {
+        sha.update(word);
         sha.update([0]);
     }
     let mut text = String::new();
@@ -132,6 +144,9 @@ mod tests {
             !runs.is_first(&argv(&["c"])).unwrap() && runs.is_first(&argv(&["a", "b"])).unwrap()
         );
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+        // The same words are another command in another directory.
+        let elsewhere = BootRuns { here: scratch.path().to_owned(), ..runs };
+        assert!(elsewhere.is_first(&argv(&["c"])).unwrap());
     }
 
     #[test]
@@ -141,5 +156,10 @@ mod tests {
         fs::write(&file, "").unwrap();
         let runs = BootRuns::of_boot(&file, "one".into());
         assert!(runs.note(&["a".into()]).is_err());
+        // Nor is a pipe waited for.
+        let pipe = scratch.path().join("boot-runs");
+        assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+        let runs = BootRuns::of_boot(scratch.path(), "one".into());
+        assert!(runs.is_first(&["a".into()]).is_err() && runs.note(&["a".into()]).is_err());
     }
 }

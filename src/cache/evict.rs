@@ -9,7 +9,8 @@ use crate::render::counted;
 use crate::tracer::page_cache::{let_go, sync_all};
 use crate::tracer::reason;
 
-use super::residency::Residency;
+use super::pinned::Mapped;
+use super::residency::{Residency, look, not_opened};
 use super::set::WorkingSet;
 
 /// What an eviction did.
@@ -29,39 +30,42 @@ pub struct Eviction {
 impl WorkingSet {
     /// Asks the kernel to let go of each file (posix_fadvise, POSIX_FADV_DONTNEED):
     /// that works on all files that may be read, and leaves what is mapped. What is
-    /// dirty is written out first.
-    pub fn evict(&self) -> Eviction {
+    /// dirty is written out first. Each is opened once, and measured at once, so that
+    /// nothing is left to do between the last and the run.
+    pub fn evict(&self, mapped: &Mapped) -> Eviction {
         let mut failed: IndexMap<String, u64> = IndexMap::new();
         let mut files_evicted = 0;
-        let mut add = |e: &io::Error| *failed.entry(reason(e)).or_default() += 1;
-        for file in self.files() {
-            match file.open().and_then(|file| let_go(&file)) {
-                Ok(()) => files_evicted += 1,
-                Err(e) => add(&e),
-            }
-        }
-        let mut remained = self.measure();
-        // Dirty pages stay, and are only begun to be written. To write out is slow even
-        // where nothing is dirty, so it is done only where more stayed than is mapped, or
-        // where nobody tells.
-        let stayed: Vec<_> = self
-            .files()
-            .iter()
-            .zip(&remained.files)
-            .filter_map(|(file, pages)| {
-                pages.is_none_or(|pages| pages.resident > pages.pinned).then_some(file)
-            })
-            .collect();
-        for file in &stayed {
-            // Whether it worked is measured.
-            let again = file.open().and_then(|file| file.sync_data().and_then(|()| let_go(&file)));
-            drop(again);
-        }
-        if !stayed.is_empty() {
-            remained = self.measure();
+        let mut remained = Vec::with_capacity(self.files().len());
+        for (at, file) in self.files().iter().enumerate() {
+            let looked = match file.open() {
+                Ok((open, size)) => {
+                    match let_go(&open) {
+                        Ok(()) => files_evicted += 1,
+                        Err(e) => *failed.entry(reason(&e)).or_default() += 1,
+                    }
+                    let looked = look(file, &open, size);
+                    // Dirty pages stay, and are only begun to be written. To write out is
+                    // slow even where nothing is dirty, so it is done only where more
+                    // stayed than is mapped, or where nobody tells.
+                    let stayed = looked.is_ok_and(|(_, bytes)| bytes > mapped.kept_bytes(at));
+                    if stayed || looked.is_err() {
+                        // Whether it worked is measured.
+                        let _ = open.sync_data().and_then(|()| let_go(&open));
+                        look(file, &open, size)
+                    } else {
+                        looked
+                    }
+                }
+                Err(e) => {
+                    *failed.entry(reason(&e)).or_default() += 1;
+                    Err(not_opened(&e))
+                }
+            };
+            remained.push(looked);
         }
         let line = |(why, n): (String, u64)| format!("{} not evicted: {why}", counted(n, "file"));
         let failed = failed.into_iter().map(line).collect();
+        let remained = Residency::of(remained);
         Eviction { by: "posix_fadvise", files_evicted, failed, remained }
     }
 
@@ -71,11 +75,14 @@ impl WorkingSet {
     /// When that may not be done.
     pub fn evict_all(&self) -> Result<Eviction, DropError> {
         drop_caches()?;
+        let remained = self.measure();
+        // To open them for that has brought their directories and inodes back.
+        drop_caches()?;
         Ok(Eviction {
             by: "drop_caches",
             files_evicted: self.files().len() as u64,
             failed: Vec::new(),
-            remained: self.measure(),
+            remained,
         })
     }
 }

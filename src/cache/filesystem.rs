@@ -1,9 +1,11 @@
 //! What filesystems do, by their types (statfs(2), linux/magic.h).
 
-use std::fs::{File, Metadata};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
-use crate::tracer::page_cache::{filesystem_type, let_go, mincore, own_block_input};
+use crate::tracer::page_cache::{BLOCK_BYTES, filesystem_type, let_go, mincore, own_block_input};
 
 use super::label::Accounting;
 
@@ -41,12 +43,18 @@ const COMPRESSING: [u64; 6] =
     [0x9123_683e, 0xf2f5_2010, 0x7371_7368, 0xe0f5_e1e2, 0x9660, 0x7366_746e];
 
 /// What files of one filesystem are.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Filesystem(Option<u64>);
 
 impl Filesystem {
-    pub fn of(file: &File) -> Self {
-        Self(filesystem_type(file).ok())
+    /// Of a file that need not be readable, and is not opened.
+    ///
+    /// # Errors
+    /// Where there is no such file.
+    pub fn of_path(path: &Path) -> io::Result<Self> {
+        // The access mode is none, but has to be named.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+        Ok(Self(filesystem_type(&file).ok()))
     }
 
     fn is_in(self, types: &[u64]) -> bool {
@@ -74,7 +82,7 @@ impl Filesystem {
 
     /// What block input says of a file; of overlayfs nothing can be said by its type.
     pub fn accounting(self, metadata: &Metadata) -> Accounting {
-        let allocated = metadata.blocks().saturating_mul(512);
+        let allocated = metadata.blocks().saturating_mul(BLOCK_BYTES);
         if self.is_in(&PLAIN) {
             // With holes, or within its inode.
             let whole = allocated >= metadata.len() / 20 * 19;

@@ -65,6 +65,19 @@ pub enum Accounting {
     Part,
     /// It is not known that anything is counted: network, 9p, FUSE.
     None,
+    /// It is counted, but nobody waited for who read it.
+    Unwaited,
+}
+
+impl Accounting {
+    /// Why block input says nothing of what was read; `None` where it does.
+    fn silence(self) -> Option<&'static str> {
+        match self {
+            Self::Whole | Self::Part => None,
+            Self::None => Some("block input is not accounted here"),
+            Self::Unwaited => Some("not all who read them were waited for"),
+        }
+    }
 }
 
 /// What was measured of one run.
@@ -77,8 +90,13 @@ pub struct Signals {
     pub after_bytes: Option<u64>,
     /// What of them cannot be evicted and was there all along, bytes.
     pub pinned_bytes: u64,
+    /// What of `before_bytes` an eviction left, bytes.
+    pub stayed_bytes: u64,
     /// The most that the command reads of its set, bytes; `None`: the set is not known.
     pub set_bytes: Option<u64>,
+    /// The part of `set_bytes` that it reads by calls, bytes: the rest is mapped, and it
+    /// may need little of that.
+    pub read_bytes: u64,
     /// The part of `set_bytes` that is in files that could not be measured, bytes.
     pub unmeasured_bytes: u64,
     /// Sizes of the set's files: more than the most that a read of it can bring.
@@ -87,8 +105,13 @@ pub struct Signals {
     pub accounting: Accounting,
     /// Block input of the run, bytes.
     pub block_input_bytes: Option<u64>,
+    /// Page faults of the run that needed no I/O.
+    pub minor_faults: Option<u64>,
     /// Page faults of the run that needed I/O.
     pub major_faults: Option<u64>,
+    /// Block input of runs of the same command that are known to have been cold, bytes:
+    /// what it reads when nothing is there.
+    pub cold_bytes: Option<u64>,
 }
 
 impl Default for Signals {
@@ -98,12 +121,16 @@ impl Default for Signals {
             before_bytes: None,
             after_bytes: None,
             pinned_bytes: 0,
+            stayed_bytes: 0,
             set_bytes: None,
+            read_bytes: 0,
             unmeasured_bytes: 0,
             size_bytes: 0,
             accounting: Accounting::None,
             block_input_bytes: None,
+            minor_faults: None,
             major_faults: None,
+            cold_bytes: None,
         }
     }
 }
@@ -122,6 +149,11 @@ pub struct Verdict {
 /// So much of a whole, bytes.
 fn percent(whole: u64, percent: u64) -> u64 {
     (u128::from(whole) * u128::from(percent) / 100) as u64
+}
+
+/// The most that is read of files of this size: their directories and inodes too.
+fn most_with_metadata(size: u64) -> u64 {
+    percent(size, 110).saturating_add(1 << 20)
 }
 
 /// What was in memory of what was measured.
@@ -174,9 +206,15 @@ impl Signals {
         most.then_some(Measured { before, after })
     }
 
-    /// Whether the run read so little that nothing of a set of this size was missing.
+    /// Whether the run read so little that nothing of a set of this size was missing. A
+    /// file that is mapped is in the set with its size: at least a page for each fault is
+    /// needed of it, and no more than that is sure.
     fn read_nothing(&self, set: u64) -> bool {
-        let most = percent(set, 1);
+        let needed = self.minor_faults.map_or(set, |minor| {
+            let faults = minor.saturating_add(self.major_faults.unwrap_or(0));
+            self.read_bytes.saturating_add(faults.saturating_mul(page_bytes()))
+        });
+        let most = percent(set.min(needed), 1);
         let faults = self.major_faults.unwrap_or(0).saturating_mul(page_bytes());
         faults <= most && self.block_input_bytes.is_some_and(|input| input <= most)
     }
@@ -187,13 +225,14 @@ impl Signals {
         // Both are more than what the run read: the smaller is nearer.
         let present = after.saturating_add(self.pinned_bytes).saturating_add(self.unmeasured_bytes);
         let set = self.set_bytes.map_or(present, |set| set.min(present));
-        let counts = self.block_input_bytes.filter(|_| self.accounting != Accounting::None);
-        let Some(input) = counts else {
+        let silence = self.accounting.silence();
+        let Some(input) = self.block_input_bytes.filter(|_| silence.is_none()) else {
             // What such a filesystem drops when a file is opened nobody sees.
+            let why = silence.unwrap_or("block input is not known");
             return if measured.was_not_there() {
-                self.cold("block input is not accounted here", after)
+                self.cold(why, after)
             } else {
-                (Label::Unknown, "block input is not accounted here, and may have been any")
+                (Label::Unknown, why)
             };
         };
         // Whether what came into memory is what the run read.
@@ -241,24 +280,44 @@ impl Signals {
         let Some(input) = self.block_input_bytes else {
             return unknown("block input is not known");
         };
-        if self.accounting == Accounting::None {
-            return unknown("block input is not accounted here");
+        if let Some(why) = self.accounting.silence() {
+            return unknown(why);
         }
         if set == 0 {
             return unknown("it reads no files");
         }
+        if let Some(cold) = self.scale_bytes() {
+            return self.beside(set, cold, input);
+        }
         let whole = self.accounting == Accounting::Whole;
+        let set = self.cold_bytes.map_or(set, |cold| set.min(cold));
         if self.read_nothing(set) && (whole || input == 0) {
             return (Label::Warm, "");
         }
         if input < percent(self.size_bytes, 95) || !whole {
-            return unknown("part was read, of files of which it may not need all");
+            return unknown("how much it needs is not known");
         }
-        // Beside the files their directories and inodes are read.
-        if input > percent(self.size_bytes, 110).saturating_add(1 << 20) {
+        if input > most_with_metadata(self.size_bytes) {
             return unknown("other files were read too");
         }
         (Label::Cold, "")
+    }
+
+    /// What cold runs read, where that is more than their directories alone could be.
+    fn scale_bytes(&self) -> Option<u64> {
+        self.cold_bytes.filter(|&cold| cold >= 1 << 20)
+    }
+
+    /// By what runs read that were cold. What lies near a limit is not labelled: how much
+    /// is read ahead differs from run to run.
+    fn beside(&self, set: u64, cold: u64, input: u64) -> (Label, &'static str) {
+        match () {
+            () if self.read_nothing(set.min(cold)) => (Label::Warm, ""),
+            () if input > most_with_metadata(cold) => (Label::Unknown, "other files were read too"),
+            () if input >= percent(cold, 95) => (Label::Cold, ""),
+            () if (percent(cold, 10)..=percent(cold, 90)).contains(&input) => (Label::Lukewarm, ""),
+            () => (Label::Unknown, "that is near a limit"),
+        }
     }
 
     fn numbers(&self, measured: Option<Measured>) -> String {
@@ -268,17 +327,25 @@ impl Signals {
             if self.pinned_bytes > 0 {
                 words.push(format!("{} cannot be evicted", bytes(self.pinned_bytes)));
             }
+            if self.stayed_bytes > 0 {
+                words.push(format!("{} stayed after the eviction", bytes(self.stayed_bytes)));
+            }
             if self.unmeasured_bytes > 0 {
                 words.push(format!("{} could not be measured", bytes(self.unmeasured_bytes)));
             }
         }
-        match (self.block_input_bytes, self.set_bytes.filter(|_| measured.is_none())) {
-            (Some(input), Some(set)) => {
-                words.push(format!("{} of {} read", bytes(input), bytes(set)));
+        let cold = self.scale_bytes().filter(|_| measured.is_none());
+        let set = self.set_bytes.filter(|_| measured.is_none());
+        match (self.block_input_bytes, cold, set) {
+            (Some(input), Some(cold), _) => {
+                words.push(format!("{} read, {} by cold runs", bytes(input), bytes(cold)));
             }
-            (Some(input), None) => words.push(format!("{} read", bytes(input))),
-            (None, _) if measured.is_none() => words.push("nothing measured".into()),
-            (None, _) => {}
+            (Some(input), None, Some(set)) => {
+                words.push(format!("{} of at most {} read", bytes(input), bytes(set)));
+            }
+            (Some(input), None, None) => words.push(format!("{} read", bytes(input))),
+            (None, ..) if measured.is_none() => words.push("nothing measured".into()),
+            (None, ..) => {}
         }
         if let Some(faults) = self.major_faults.filter(|&faults| faults > 0) {
             words.push(crate::render::counted(faults, "major fault"));

@@ -84,6 +84,84 @@ fn what_cannot_be_evicted_is_in_no_ratio() {
 }
 
 #[test]
+fn what_stayed_after_an_eviction_was_in_memory() {
+    let stayed = Signals { stayed_bytes: 25 * MIB, ..run(25, 35) };
+    is(stayed, Label::Lukewarm);
+    assert_eq!(
+        stayed.label().evidence,
+        "25.0 MiB of 60.0 MiB were in memory, 25.0 MiB stayed after the eviction, 35.0 MiB read"
+    );
+}
+
+/// 3 MiB needed of a file of 400 MiB that is mapped: a fault for each page.
+fn mapped(input: u64) -> Signals {
+    Signals {
+        set_bytes: Some(400 * MIB),
+        size_bytes: 400 * MIB,
+        unmeasured_bytes: 400 * MIB,
+        minor_faults: Some(100),
+        major_faults: Some(input * MIB / 4096),
+        ..unmeasured(input)
+    }
+}
+
+#[test]
+fn of_what_is_mapped_only_what_faults_is_sure_to_be_needed() {
+    is(mapped(3), Label::Unknown);
+    is(mapped(0), Label::Warm);
+    // Fewer faults, since more is read at each: it is needed, or was read ahead.
+    is(Signals { major_faults: Some(24), ..mapped(3) }, Label::Unknown);
+    // The same by residency, where most of the file was there, but not what was needed.
+    let measured =
+        |before| Signals { before_bytes: Some(before), after_bytes: Some(400 * MIB), ..mapped(3) };
+    is(Signals { unmeasured_bytes: 0, ..measured(397 * MIB) }, Label::Unknown);
+    let whole = Signals { unmeasured_bytes: 0, block_input_bytes: Some(0), ..measured(400 * MIB) };
+    is(Signals { major_faults: Some(0), ..whole }, Label::Warm);
+    // What is read by calls is needed.
+    let read = Signals { read_bytes: 400 * MIB, block_input_bytes: Some(3 * MIB), ..mapped(0) };
+    is(read, Label::Warm);
+}
+
+#[test]
+fn cold_runs_are_the_scale_of_one_that_nobody_measured() {
+    // A program of 100 MiB, of which 69 are needed.
+    let of = |input: u64| Signals {
+        set_bytes: Some(100 * MIB),
+        size_bytes: 100 * MIB,
+        cold_bytes: Some(69 * MIB),
+        ..unmeasured(input)
+    };
+    is(Signals { cold_bytes: None, ..of(66) }, Label::Unknown);
+    is(of(66), Label::Cold);
+    is(of(69), Label::Cold);
+    is(of(75), Label::Cold);
+    is(of(78), Label::Unknown);
+    is(of(64), Label::Unknown);
+    is(of(62), Label::Lukewarm);
+    is(of(7), Label::Lukewarm);
+    is(of(6), Label::Unknown);
+    is(of(1), Label::Unknown);
+    is(of(0), Label::Warm);
+    is(Signals { major_faults: Some(2000), ..of(0) }, Label::Unknown);
+    assert_eq!(of(66).label().basis, Some(Basis::BlockInput));
+    let said = |signals: Signals| signals.label().evidence;
+    assert_eq!(said(of(34)), "34.0 MiB read, 69.0 MiB by cold runs");
+    assert_eq!(
+        said(Signals { cold_bytes: None, ..of(66) }),
+        "66.0 MiB of at most 100.0 MiB read: how much it needs is not known"
+    );
+    // Compressed or not: so were they. But who read must be known, and have been waited for.
+    is(Signals { accounting: Accounting::Part, ..of(66) }, Label::Cold);
+    is(Signals { accounting: Accounting::None, ..of(66) }, Label::Unknown);
+    is(Signals { accounting: Accounting::Unwaited, ..of(0) }, Label::Unknown);
+    // So little may have been directories alone.
+    is(Signals { cold_bytes: Some(MIB / 2), ..of(1) }, Label::Unknown);
+    is(Signals { cold_bytes: Some(0), ..of(1) }, Label::Unknown);
+    // What was measured is measured.
+    is(Signals { cold_bytes: Some(69 * MIB), ..run(30, 30) }, Label::Lukewarm);
+}
+
+#[test]
 fn by_block_input() {
     is(unmeasured(0), Label::Warm);
     is(unmeasured(1), Label::Unknown);
@@ -117,6 +195,14 @@ fn where_block_input_is_not_accounted() {
     is(none(run(60, 0)), Label::Unknown);
     is(none(run(30, 0)), Label::Unknown);
     is(none(run(0, 0)), Label::Cold);
+    // Nor where who read was not waited for.
+    let unwaited = |signals| Signals { accounting: Accounting::Unwaited, ..signals };
+    is(unwaited(unmeasured(0)), Label::Unknown);
+    is(unwaited(run(60, 0)), Label::Unknown);
+    is(unwaited(run(30, 30)), Label::Unknown);
+    is(unwaited(run(0, 0)), Label::Cold);
+    let why = "0 B of at most 60.0 MiB read: not all who read them were waited for";
+    assert_eq!(unwaited(unmeasured(0)).label().evidence, why);
     is(Signals::default(), Label::Unknown);
     // Compressed: less is read than comes into memory.
     let part = |signals| Signals { accounting: Accounting::Part, ..signals };
@@ -136,7 +222,7 @@ fn the_evidence_is_the_numbers() {
          faults; metadata and a host's cache may be warm"
     );
     assert_eq!(said(run(60, 0)), "60.0 MiB of 60.0 MiB were in memory, 0 B read");
-    assert_eq!(said(unmeasured(0)), "0 B of 60.0 MiB read");
+    assert_eq!(said(unmeasured(0)), "0 B of at most 60.0 MiB read");
     assert_eq!(
         said(run(0, 0)),
         "0 B of 60.0 MiB were in memory, 0 B read: somebody else read it, or it was there after all"
@@ -180,7 +266,7 @@ impl Machine {
         let input = match self.accounting {
             Accounting::Whole => missing * page,
             Accounting::Part => missing * page / self.compression,
-            Accounting::None => 0,
+            Accounting::None | Accounting::Unwaited => 0,
         };
         let signals = Signals {
             before_bytes: measured.then(|| count(&|i| first[i] && free(i), self.measurable) * page),
@@ -192,6 +278,7 @@ impl Machine {
             accounting: self.accounting,
             block_input_bytes: Some(input + self.beside * page),
             major_faults: Some(0),
+            ..Signals::default()
         };
         let to = if measured { self.measurable } else { n };
         let all = count(&free, to).max(1) as f64;
@@ -206,7 +293,8 @@ fn flags(n: usize, share: f64) -> impl Strategy<Value = Vec<bool>> {
 fn machine(disturbed: bool) -> impl Strategy<Value = Machine> {
     let shares = (0.0..=1.0f64, 0.0..0.4f64, prop_oneof![Just(0.0), Just(1.0), 0.0..=1.0f64]);
     let accounting = prop_oneof![
-        4 => Just(Accounting::Whole), 1 => Just(Accounting::Part), 1 => Just(Accounting::None)
+        4 => Just(Accounting::Whole), 1 => Just(Accounting::Part), 1 => Just(Accounting::None),
+        1 => Just(Accounting::Unwaited)
     ];
     let rest = (accounting, 2u64..6, prop_oneof![Just(0u64), 0u64..20], 0u8..3, 0.5..=1.0f64);
     (300usize..400, shares, rest, 0.0..=1.0f64, 0.0..=1.0f64).prop_flat_map(
@@ -275,14 +363,20 @@ proptest! {
     #[test]
     fn no_numbers_make_it_fail(
         numbers in proptest::array::uniform5(proptest::option::of(prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)])),
-        others in proptest::array::uniform3(any::<u64>()),
-        accounting in prop_oneof![Just(Accounting::Whole), Just(Accounting::Part), Just(Accounting::None)],
+        more in proptest::array::uniform2(proptest::option::of(any::<u64>())),
+        others in proptest::array::uniform5(any::<u64>()),
+        accounting in prop_oneof![
+            Just(Accounting::Whole), Just(Accounting::Part), Just(Accounting::None),
+            Just(Accounting::Unwaited),
+        ],
     ) {
         let [before_bytes, after_bytes, set_bytes, block_input_bytes, major_faults] = numbers;
-        let [pinned_bytes, unmeasured_bytes, size_bytes] = others;
+        let [minor_faults, cold_bytes] = more;
+        let [pinned_bytes, stayed_bytes, unmeasured_bytes, size_bytes, read_bytes] = others;
         let signals = Signals {
-            before_bytes, after_bytes, pinned_bytes, set_bytes, unmeasured_bytes, size_bytes,
-            accounting, block_input_bytes, major_faults,
+            before_bytes, after_bytes, pinned_bytes, stayed_bytes, set_bytes, read_bytes,
+            unmeasured_bytes, size_bytes, accounting, block_input_bytes, minor_faults,
+            major_faults, cold_bytes,
         };
         let verdict = signals.label();
         prop_assert_eq!(verdict.basis.is_none(), verdict.label == Label::Unknown);

@@ -7,14 +7,14 @@
 //!
 //! # let record = coldtrace::Tracer::command(["true"]).run()?;
 //! let Some(set) = WorkingSet::of(&record) else { return Ok(()) };
-//! let eviction = set.evict();
-//! let before = set.measure();
+//! let mapped = set.mapped();
+//! let eviction = set.evict(&mapped);
 //! // ... the command runs, and wait4(2) says what it used ...
 //! let after = set.measure();
 //! let state = Observation {
 //!     set: Some(&set),
+//!     mapped: Some(&mapped),
 //!     eviction: Some(&eviction),
-//!     before: Some(&before),
 //!     after: Some(&after),
 //!     block_input_bytes: Some(62_914_560),
 //!     major_faults: Some(12),
@@ -35,10 +35,12 @@ mod residency;
 mod set;
 mod written;
 
+pub(crate) use boot::hash_of;
 pub use boot::{BootRuns, state_directory};
 pub use evict::{DropError, Eviction, drop_caches, may_drop_caches};
 pub use label::{Accounting, Basis, Label, Signals, Verdict};
 pub use observation::Observation;
+pub use pinned::Mapped;
 pub use residency::{Method, Residency};
 pub use set::{SetFile, WorkingSet};
 pub use written::{Bytecode, Written};

@@ -15,37 +15,55 @@ use super::set::{SetFile, WorkingSet};
 const PRESENT: u64 = 1 << 63;
 const OF_FILE: u64 = 1 << 61;
 
-/// What is mapped of each file.
-#[derive(Debug, Default)]
+/// Pages of a file lie together in folios, which are let go whole or not at all: the
+/// largest one, bytes (a page middle directory's; MAX_PAGECACHE_ORDER in the kernel).
+const LARGEST_FOLIO: u64 = 2 << 20;
+
+/// What all processes have mapped of each file of a set, at one moment.
+#[derive(Debug, Clone, Default)]
 pub struct Mapped {
     /// Pages of the files, by their place in the set.
     pages: HashMap<usize, HashSet<u64>>,
     /// Processes whose mappings may not be looked at.
-    pub unreadable: u64,
+    pub(super) unreadable: u64,
 }
 
-impl Mapped {
-    /// By all processes there are. Of a large folio the kernel keeps more than the
-    /// pages that are mapped.
-    pub fn of(set: &WorkingSet) -> Self {
+impl WorkingSet {
+    /// What processes have mapped of it now. All of /proc is read for that: before a
+    /// run's files are evicted, not between that and the run.
+    pub fn mapped(&self) -> Mapped {
         let mut by_inode: HashMap<u64, Vec<usize>> = HashMap::new();
-        for (at, file) in set.files().iter().enumerate() {
+        for (at, file) in self.files().iter().enumerate() {
             by_inode.entry(file.inode).or_default().push(at);
         }
-        let mut mapped = Self::default();
+        let mut mapped = Mapped::default();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let is_process = entry.file_name().to_str().is_some_and(|n| n.parse::<u32>().is_ok());
             if is_process {
-                mapped.add(&entry.path(), set, &by_inode);
+                mapped.add(&entry.path(), self, &by_inode);
             }
         }
         mapped
     }
+}
 
+impl Mapped {
     /// Bytes of the file at this place in the set.
-    pub fn bytes(&self, at: usize) -> u64 {
-        let pages = self.pages.get(&at).map_or(0, |pages| pages.len() as u64);
-        pages.saturating_mul(page_bytes())
+    pub(super) fn bytes(&self, at: usize) -> u64 {
+        self.count(at, 1).saturating_mul(page_bytes())
+    }
+
+    /// The most of it that an eviction leaves for that reason, bytes: a page that is mapped
+    /// keeps the folio that it is in.
+    pub(super) fn kept_bytes(&self, at: usize) -> u64 {
+        let pages = (LARGEST_FOLIO / page_bytes()).max(1);
+        self.count(at, pages).saturating_mul(pages).saturating_mul(page_bytes())
+    }
+
+    /// Blocks of so many pages in which pages are mapped.
+    fn count(&self, at: usize, pages: u64) -> u64 {
+        let of = self.pages.get(&at).into_iter().flatten();
+        of.map(|page| page / pages).collect::<HashSet<u64>>().len() as u64
     }
 
     fn add(&mut self, process: &Path, set: &WorkingSet, by_inode: &HashMap<u64, Vec<usize>>) {
@@ -151,9 +169,22 @@ mod tests {
     fn what_this_process_runs_is_mapped() {
         let own = std::env::current_exe().unwrap();
         let set = WorkingSet::of_files([(own, u64::MAX)]);
-        let mapped = Mapped::of(&set);
+        let mapped = set.mapped();
         let size = set.files()[0].size_bytes.next_multiple_of(page_bytes());
         assert!((1..=size).contains(&mapped.bytes(0)), "{} of {size}", mapped.bytes(0));
-        assert_eq!(mapped.bytes(1), 0);
+        assert_eq!((mapped.bytes(1), mapped.kept_bytes(1)), (0, 0));
+    }
+
+    #[test]
+    fn a_page_that_is_mapped_keeps_its_folio() {
+        let of = |pages: &[u64]| {
+            let pages = HashMap::from([(0, pages.iter().copied().collect())]);
+            let mapped = Mapped { pages, unreadable: 0 };
+            (mapped.bytes(0) / page_bytes(), mapped.kept_bytes(0))
+        };
+        let pages = LARGEST_FOLIO / page_bytes();
+        assert_eq!(of(&[]), (0, 0));
+        assert_eq!(of(&[0, pages - 1]), (2, LARGEST_FOLIO));
+        assert_eq!(of(&[pages - 1, pages]), (2, 2 * LARGEST_FOLIO));
     }
 }

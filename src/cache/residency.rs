@@ -8,8 +8,6 @@ use indexmap::IndexMap;
 use crate::render::counted;
 use crate::tracer::page_cache::{cachestat, mincore, page_bytes};
 
-use super::filesystem::Filesystem;
-use super::pinned::Mapped;
 use super::set::{SetFile, WorkingSet};
 
 /// Which call told.
@@ -56,42 +54,40 @@ pub struct Residency {
     pub files_total: u64,
     /// Bytes of the files measured that are in memory; `None` where none could be.
     pub resident_bytes: Option<u64>,
-    /// Those of them that no process has mapped, as far as that can be seen.
-    pub evictable_bytes: Option<u64>,
-    /// Those that some process has mapped; `None` where it is not known of all
-    /// processes and none was seen, or no file could be measured.
-    pub pinned_bytes: Option<u64>,
     /// What told.
     pub method: Method,
-    /// Why files were not measured, and what else is not certain, a line each.
+    /// Why files were not measured, a line each.
     pub reasons: Vec<String>,
-    /// By place in the set.
-    pub(super) files: Vec<Option<Pages>>,
+    /// Bytes, by place in the set.
+    pub(super) files: Vec<Option<u64>>,
 }
 
-/// Of one file, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pages {
-    pub resident: u64,
-    /// What of it is mapped.
-    pub pinned: u64,
-}
+/// Bytes of a file in memory, and what told; or why that is not known.
+pub(super) type Looked = Result<(Method, u64), &'static str>;
 
 impl WorkingSet {
     /// What of it is in memory now. Nothing is brought in, and no file's time of its
     /// last reading changes but on filesystems that know no better.
     pub fn measure(&self) -> Residency {
-        let mapped = Mapped::of(self);
-        let mut found =
-            Residency { files_total: self.files().len() as u64, ..Residency::default() };
+        Residency::of(self.files().iter().map(|file| match file.open() {
+            Ok((open, size)) => look(file, &open, size),
+            Err(e) => Err(not_opened(&e)),
+        }))
+    }
+}
+
+impl Residency {
+    /// Of all files of a set, in order.
+    pub(super) fn of(files: impl IntoIterator<Item = Looked>) -> Self {
+        let mut found = Self::default();
         let mut reasons: IndexMap<&str, u64> = IndexMap::new();
-        for (at, file) in self.files().iter().enumerate() {
-            match resident(file) {
+        for file in files {
+            found.files_total += 1;
+            match file {
                 Ok((method, bytes)) => {
                     found.method = found.method.and(method);
                     found.files_measured += 1;
-                    let pinned = mapped.bytes(at).min(bytes);
-                    found.files.push(Some(Pages { resident: bytes, pinned }));
+                    found.files.push(Some(bytes));
                 }
                 Err(why) => {
                     *reasons.entry(why).or_default() += 1;
@@ -99,41 +95,33 @@ impl WorkingSet {
                 }
             }
         }
-        let files = || found.files.iter().flatten();
-        let any = found.files_measured > 0;
-        let resident: u64 = files().fold(0, |sum, file| sum.saturating_add(file.resident));
-        let pinned: u64 = files().fold(0, |sum, file| sum.saturating_add(file.pinned));
-        found.resident_bytes = any.then_some(resident);
-        found.evictable_bytes = any.then_some(resident.saturating_sub(pinned));
-        found.pinned_bytes = (any && (pinned > 0 || mapped.unreadable == 0)).then_some(pinned);
+        let resident = found.files.iter().flatten().fold(0u64, |sum, n| sum.saturating_add(*n));
+        found.resident_bytes = (found.files_measured > 0).then_some(resident);
         let line = |(why, n): (&str, u64)| format!("{}: {why}", counted(n, "file"));
         found.reasons = reasons.into_iter().map(line).collect();
-        if any && mapped.unreadable > 0 {
-            let processes = counted(mapped.unreadable, "process");
-            found.reasons.push(format!(
-                "what {processes} may have mapped cannot be seen: it counts as evictable"
-            ));
-        }
         found
     }
 }
 
-/// Bytes of a file in memory, and what told; or why that is not known.
-fn resident(of: &SetFile) -> Result<(Method, u64), &'static str> {
-    const NOT_OWN: &str = "the kernel tells only those who own it or may write it";
-    let file = of.open().map_err(|e| match e.kind() {
+/// Why a file of a set could not be opened.
+pub(super) fn not_opened(e: &io::Error) -> &'static str {
+    match e.kind() {
         io::ErrorKind::PermissionDenied => "it may not be read",
         io::ErrorKind::NotFound => "it is not there any more, or replaced",
         _ => "it cannot be opened",
-    })?;
-    let size = file.metadata().map_err(|_| "it cannot be opened")?.len();
-    let filesystem = Filesystem::of(&file);
-    if filesystem.has_own_cache() {
+    }
+}
+
+/// Looks at a file of a set that is open, of so many bytes.
+pub(super) fn look(of: &SetFile, file: &File, size: u64) -> Looked {
+    const NOT_OWN: &str = "the kernel tells only those who own it or may write it";
+    if of.filesystem.has_own_cache() {
         return Err("its filesystem has a cache of its own");
     }
-    let (method, bytes) = match by_cachestat(&file, filesystem) {
+    let by_cachestat = (!of.filesystem.is_stacked()).then(|| cachestat(file).ok()).flatten();
+    let (method, bytes) = match by_cachestat {
         Some(bytes) => (Method::Cachestat, bytes),
-        None => match mincore(&file, size) {
+        None => match mincore(file, size) {
             Ok(Some(bytes)) => (Method::Mincore, bytes),
             Ok(None) => return Err(NOT_OWN),
             Err(e) if e.kind() == io::ErrorKind::FileTooLarge => {
@@ -144,8 +132,4 @@ fn resident(of: &SetFile) -> Result<(Method, u64), &'static str> {
     };
     // A large folio may reach over the end.
     Ok((method, bytes.min(size.next_multiple_of(page_bytes()))))
-}
-
-fn by_cachestat(file: &File, filesystem: Filesystem) -> Option<u64> {
-    if filesystem.is_stacked() { None } else { cachestat(file).ok() }
 }

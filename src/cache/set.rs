@@ -1,6 +1,6 @@
 //! Which files a command reads.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,6 +17,8 @@ use super::label::Accounting;
 #[derive(Debug, Clone, Default)]
 pub struct WorkingSet {
     files: Vec<SetFile>,
+    /// Places of files on overlayfs of which nothing was tried yet, by device.
+    overlays: BTreeMap<u64, Vec<usize>>,
 }
 
 /// One of them.
@@ -31,11 +33,25 @@ pub struct SetFile {
     pub inode: u64,
     /// Size.
     pub size_bytes: u64,
+    /// What the command read of it by calls.
+    pub read_bytes: u64,
     /// The most that the command reads of it: what it read, or the size where it mapped
     /// it.
     pub touched_bytes: u64,
     /// What block input says of it.
     pub accounting: Accounting,
+    pub(super) filesystem: Filesystem,
+}
+
+/// What a command does with a file of its set.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    /// What it read by calls; `u64::MAX`: all.
+    read: u64,
+    /// It mapped it: how much of it that is nobody says.
+    mapped: bool,
+    /// Somebody used it who is not in the command's numbers.
+    unwaited: bool,
 }
 
 impl WorkingSet {
@@ -43,15 +59,18 @@ impl WorkingSet {
     /// open for writing, as they are now. Those of /proc and /sys and of filesystems
     /// that are memory are none. `None` where the record has no paths.
     ///
-    /// On overlayfs one file for each device is evicted and read, to see whether block
-    /// input is accounted.
+    /// What is in the files is not touched; so of overlayfs it is not known whether block
+    /// input is accounted, until [`try_overlays`](Self::try_overlays).
     pub fn of(record: &Record) -> Option<Self> {
         let rows = &record.files.as_ref()?.paths;
+        let processes = record.processes.iter().flatten();
+        let unwaited: HashSet<u64> =
+            processes.filter(|process| process.unwaited).map(|process| process.id).collect();
         let written: HashSet<PathBuf> =
             rows.iter().filter(|row| is_written(row)).filter_map(real).collect();
         let read = rows.iter().filter(|row| is_read(row)).filter_map(|row| {
-            let touched = if is_mapped(row) { u64::MAX } else { row.read_bytes };
-            Some((real(row)?, touched))
+            let unwaited = row.processes.iter().any(|process| unwaited.contains(process));
+            Some((real(row)?, Use { read: row.read_bytes, mapped: is_mapped(row), unwaited }))
         });
         // The program and its loader too, which no call of theirs maps.
         let mapped = record.mapped.iter().flatten().filter_map(|file| {
@@ -59,50 +78,75 @@ impl WorkingSet {
                 None => PathBuf::from(&file.path),
                 Some(_) => return None, // A row of the paths has it.
             };
-            Some((fs::canonicalize(path).ok()?, u64::MAX))
+            let mapped = Use { read: 0, mapped: true, unwaited: false };
+            Some((fs::canonicalize(path).ok()?, mapped))
         });
-        Some(Self::of_files(read.chain(mapped).filter(|(path, _)| !written.contains(path))))
+        Some(Self::of_uses(read.chain(mapped).filter(|(path, _)| !written.contains(path))))
     }
 
-    /// Of these files, each with the most that is read of it (at most its size counts).
+    /// Of these files, each with what is read of it (at most its size counts).
     pub fn of_files(files: impl IntoIterator<Item = (PathBuf, u64)>) -> Self {
+        let read = |(path, read)| (path, Use { read, mapped: false, unwaited: false });
+        let mut set = Self::of_uses(files.into_iter().map(read));
+        set.try_overlays();
+        set
+    }
+
+    fn of_uses(files: impl IntoIterator<Item = (PathBuf, Use)>) -> Self {
         let mut set = Self::default();
         let mut known: HashMap<(u64, u64), usize> = HashMap::new();
-        let mut overlays: HashMap<u64, Vec<usize>> = HashMap::new();
-        for (path, touched) in files {
+        let mut filesystems: HashMap<u64, Filesystem> = HashMap::new();
+        for (path, used) in files {
             let Ok(metadata) = fs::metadata(&path) else { continue };
             if !metadata.is_file() || path.starts_with("/proc") || path.starts_with("/sys") {
                 continue;
             }
             let id = (metadata.dev(), metadata.ino());
-            let touched_bytes = touched.min(metadata.len());
+            let size = metadata.len();
+            let read_bytes = used.read.min(size);
+            let touched_bytes = if used.mapped { size } else { read_bytes };
             if let Some(file) = known.get(&id).and_then(|&at| set.files.get_mut(at)) {
+                file.read_bytes = file.read_bytes.max(read_bytes);
                 file.touched_bytes = file.touched_bytes.max(touched_bytes);
+                if used.unwaited {
+                    file.accounting = Accounting::Unwaited;
+                }
                 continue;
             }
-            // Who may not even open it has it in the set, and nothing known of it.
-            let filesystem = open(&path).ok().map(|file| Filesystem::of(&file));
-            if filesystem.is_some_and(|filesystem| !filesystem.is_cached()) {
+            // Who may not read it has it in the set, and nothing known of its residency.
+            let look = || Filesystem::of_path(&path).unwrap_or_default();
+            let filesystem = *filesystems.entry(id.0).or_insert_with(look);
+            if !filesystem.is_cached() {
                 continue;
             }
             let at = set.files.len();
-            if filesystem.is_some_and(Filesystem::is_overlay) {
-                overlays.entry(id.0).or_default().push(at);
+            if filesystem.is_overlay() {
+                set.overlays.entry(id.0).or_default().push(at);
             }
             known.insert(id, at);
+            let accounting =
+                if used.unwaited { Accounting::Unwaited } else { filesystem.accounting(&metadata) };
             set.files.push(SetFile {
                 path,
                 device: id.0,
                 inode: id.1,
-                size_bytes: metadata.len(),
+                size_bytes: size,
+                read_bytes,
                 touched_bytes,
-                accounting: filesystem.map_or(Accounting::None, |is| is.accounting(&metadata)),
+                accounting,
+                filesystem,
             });
         }
-        for on_one in overlays.values() {
-            set.try_overlay(on_one);
-        }
         set
+    }
+
+    /// Finds of each overlayfs what block input says of its files: one of them is evicted
+    /// and read, so that this is nothing to do before a run that is to find things as
+    /// they are.
+    pub fn try_overlays(&mut self) {
+        for on_one in std::mem::take(&mut self.overlays).values() {
+            self.try_overlay(on_one);
+        }
     }
 
     /// The files.
@@ -110,14 +154,38 @@ impl WorkingSet {
         &self.files
     }
 
+    fn sum(&self, of: fn(&SetFile) -> u64) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(of(file)))
+    }
+
     /// The most that the command reads of them.
     pub fn touched_bytes(&self) -> u64 {
-        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.touched_bytes))
+        self.sum(|file| file.touched_bytes)
+    }
+
+    /// What it read of them by calls: what it mapped comes on top.
+    pub fn read_bytes(&self) -> u64 {
+        self.sum(|file| file.read_bytes)
     }
 
     /// Their sizes.
     pub fn size_bytes(&self) -> u64 {
-        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size_bytes))
+        self.sum(|file| file.size_bytes)
+    }
+
+    /// Whether it is the same but for a hundredth, by what is read: less than a label
+    /// could tell.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let ids = |set: &Self| -> HashSet<(u64, u64)> {
+            set.files.iter().map(|file| (file.device, file.inode)).collect()
+        };
+        let (own, others) = (ids(self), ids(other));
+        let only = |set: &Self, known: &HashSet<(u64, u64)>| {
+            let files = set.files.iter().filter(|file| !known.contains(&(file.device, file.inode)));
+            files.fold(0u64, |sum, file| sum.saturating_add(file.touched_bytes))
+        };
+        only(self, &others) <= self.touched_bytes() / 100
+            && only(other, &own) <= other.touched_bytes() / 100
     }
 
     /// What block input says of them together: what is unlike the rest does not count
@@ -128,7 +196,9 @@ impl WorkingSet {
             files.fold(0u64, |sum, file| sum.saturating_add(file.touched_bytes))
         };
         let all = self.touched_bytes();
-        if share(Accounting::None) > all / 100 {
+        if share(Accounting::Unwaited) > all / 100 {
+            Accounting::Unwaited
+        } else if share(Accounting::None) > all / 100 {
             Accounting::None
         } else if share(Accounting::Part) > all / 20 {
             Accounting::Part
@@ -148,9 +218,11 @@ impl WorkingSet {
             sized.filter(|file| SIZES.contains(&file.size_bytes)).collect();
         files.sort_by_key(|file| file.size_bytes);
         let found =
-            files.iter().take(TRIES).find_map(|file| probe(&file.open().ok()?, file.size_bytes));
+            files.iter().take(TRIES).find_map(|file| probe(&file.open().ok()?.0, file.size_bytes));
         for &at in on_one {
-            if let (Some(file), Some(found)) = (self.files.get_mut(at), found) {
+            let file = self.files.get_mut(at);
+            let file = file.filter(|file| file.accounting != Accounting::Unwaited);
+            if let (Some(file), Some(found)) = (file, found) {
                 file.accounting = found;
             }
         }
@@ -158,15 +230,15 @@ impl WorkingSet {
 }
 
 impl SetFile {
-    /// Opens it for reading, without changing when it was last read.
+    /// Opens it for reading, without changing when it was last read; its size now.
     ///
     /// # Errors
     /// When it cannot be opened, or is another file by now.
-    pub(super) fn open(&self) -> io::Result<File> {
+    pub(super) fn open(&self) -> io::Result<(File, u64)> {
         let file = open(&self.path)?;
         let metadata = file.metadata()?;
         if (metadata.dev(), metadata.ino()) == (self.device, self.inode) {
-            Ok(file)
+            Ok((file, metadata.len()))
         } else {
             Err(io::ErrorKind::NotFound.into())
         }

@@ -1,13 +1,17 @@
 //! Caches that a run wrote: its next run has less to do.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::record::{FileRow, Record};
 
 use super::set::{WorkingSet, is_written};
+
+/// By so much the times of files may lag behind the clock.
+const LAG: Duration = Duration::from_millis(20);
 
 /// What a run wrote that later runs read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,10 +49,27 @@ impl Written {
         Self::of_count(before.written())
     }
 
+    /// Of a run between two moments that nobody watched, by the files of bytecode of the
+    /// set that was found later. What came after it may have written them again.
+    pub fn between(set: &WorkingSet, begun: SystemTime, ended: SystemTime) -> Self {
+        let written = set.files().iter().filter(|file| {
+            // Its time of change is when it was given its name.
+            let at = || changed_at(&fs::metadata(&file.path).ok()?);
+            is_pyc(&file.path) && at().is_some_and(|at| at + LAG >= begun && at <= ended)
+        });
+        Self::of_count(written.count() as u64)
+    }
+
     /// Of a run that is known to have written so many files of bytecode.
     pub fn of_count(bytecode: u64) -> Self {
         Self { bytecode: Some(bytecode), others: None }
     }
+}
+
+fn changed_at(metadata: &Metadata) -> Option<SystemTime> {
+    let seconds = u64::try_from(metadata.ctime()).ok()?;
+    let since = Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
 /// It was written under this name, or got it when it was whole; not a temporary name.

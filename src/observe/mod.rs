@@ -11,6 +11,7 @@ mod moments;
 mod network;
 pub mod paths;
 mod processes;
+mod reaped;
 mod regions;
 mod setting;
 mod snapshots;
@@ -26,6 +27,7 @@ pub use moments::{Moment, UnknownMoment};
 pub use network::{Kind, Network, NetworkKey, NetworkTally, family, is_family};
 pub use paths::Paths;
 pub use processes::{ProcessEntry, Processes, ThreadEntry, arguments};
+pub use reaped::Reaped;
 pub use regions::{
     OpenRegions, RegionSpec, RegionTimes, Regions, SharedTimeline, Timeline, UnknownRegion,
 };

@@ -455,6 +455,7 @@ impl Observed<'_> {
                     parent: p.parent.map(|p| u64::from(p.0)),
                     start_ns: since(p.start),
                     end_ns: p.end.map(since),
+                    unwaited: false,
                     image: self.processes.images.get(&p.image).cloned(),
                     execs: p
                         .execs

@@ -22,9 +22,13 @@ pub struct CacheState {
     pub resident_before_bytes: Option<u64>,
     /// The same, after it.
     pub resident_after_bytes: Option<u64>,
-    /// What of them was there before and cannot be evicted: mapped by other processes,
-    /// or what an eviction had left; in neither of the two above. Null where they are.
+    /// What of them was there before and cannot be evicted, since other processes have
+    /// it mapped; in neither of the two above. Null where they are.
     pub pinned_bytes: Option<u64>,
+    /// What an eviction left of them that is not known to be mapped; in both of the two
+    /// above. Absent where nothing evicted them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stayed_bytes: Option<u64>,
     /// The most that the command reads of its set: of each file what it read, or its
     /// size where it mapped it. Null where the set is not known.
     pub set_bytes: Option<u64>,
@@ -60,9 +64,13 @@ pub struct CacheState {
     pub caches_written: Option<Vec<String>>,
     /// Different after each boot.
     pub boot_id: Option<String>,
-    /// Since the machine was booted, at the time of the label.
+    /// Since the machine was booted, before the run.
     pub uptime_ns: Option<u64>,
     /// Whether it is the first run of these arguments since then that coldtrace knows
-    /// of; null where that is not known.
+    /// of in that directory; null where that is not known.
     pub first_since_boot: Option<bool>,
+    /// By what a later bench knows the command again: SHA-256 of arguments, directory,
+    /// variables that name files, and the program's file. Of traced runs of a bench only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_sha256: Option<String>,
 }

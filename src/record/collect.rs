@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use crate::observe::{
-    By, Counts, CpuSampling, FirstOutput, Moment, Network, Paths, Processes, RegionSpec, Regions,
-    Setting, SharedTimeline, Snapshot, Snapshots, Statuses, Waits, Which,
+    By, Counts, CpuSampling, FirstOutput, Moment, Network, Paths, Processes, Reaped, RegionSpec,
+    Regions, Setting, SharedTimeline, Snapshot, Snapshots, Statuses, Waits, Which,
 };
 use crate::syscall::CallSet;
-use crate::tracer::{Cost, Observer, Traced};
+use crate::tracer::{Cost, Observer, ProcessId, Traced};
 
 use super::build::Observed;
 use super::cpu::CpuSamples;
@@ -89,6 +89,12 @@ impl Collect {
         if self.calls.is_all() {
             observers.push(&mut paths);
         }
+        let mut reaped = Reaped::default();
+        // Of a process that runs already who waited before is not known.
+        let sees_waits = self.calls.is_all() && run.attached.is_empty();
+        if sees_waits {
+            observers.push(&mut reaped);
+        }
         let mut network = Network::new(timeline.clone());
         let sees_network = Network::calls().intersection(&self.calls) == Network::calls();
         if sees_network {
@@ -111,6 +117,9 @@ impl Collect {
             Observed { traced: &traced, counts: &counts, processes: &processes, waits, cost };
         let mut record = Record::of_traced(run, &seen);
         record.processes = Some(seen.process_list());
+        for process in record.processes.iter_mut().flatten().filter(|_| sees_waits) {
+            process.unwaited = !reaped.is_counted(ProcessId(process.id as u32));
+        }
         let spent = snapshots.spent.saturating_add(paths.spent).saturating_add(setting.spent);
         record.take_off(spent);
         record.end_with_the_run();

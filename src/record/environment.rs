@@ -157,7 +157,7 @@ pub(crate) fn boot_id() -> Option<String> {
 }
 
 /// Since the machine was booted.
-pub(crate) fn uptime_ns() -> Option<u64> {
+fn uptime_ns() -> Option<u64> {
     let seconds: f64 = line("/proc/uptime")?.split(' ').next()?.parse().ok()?;
     Some((seconds * 1e9) as u64)
 }

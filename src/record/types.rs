@@ -392,6 +392,9 @@ pub struct Process {
     pub start_ns: u64,
     /// End, since the run's start; null when it was not seen.
     pub end_ns: Option<u64>,
+    /// It is not in `rusage`: nobody waited for it, or for whoever did. Absent: not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unwaited: bool,
     /// What it ran when it was created: the file of its parent at that time.
     /// Null for the root.
     #[serde(default)]

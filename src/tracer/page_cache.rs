@@ -15,6 +15,9 @@ pub const MINCORE_LIMIT_BYTES: u64 = 64 << 30;
 /// What one mapping of [`mincore`] covers.
 const WINDOW_BYTES: u64 = 1 << 30;
 
+/// The unit of `ru_inblock`, `ru_oublock` and `st_blocks`, bytes, whatever the device's.
+pub const BLOCK_BYTES: u64 = 512;
+
 /// Bytes of a page.
 pub fn page_bytes() -> u64 {
     // SAFETY: sysconf takes a number and touches no memory of ours.
@@ -157,7 +160,7 @@ pub fn own_block_input() -> Option<u64> {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the structure lives until the call returns.
     let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
-    (result == 0).then(|| (usage.ru_inblock as u64).saturating_mul(512))
+    (result == 0).then(|| (usage.ru_inblock as u64).saturating_mul(BLOCK_BYTES))
 }
 
 /// sync(2): writes out what is dirty anywhere.

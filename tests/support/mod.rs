@@ -6,8 +6,10 @@
 
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod bench;
 pub mod board;
 pub mod fixture;
+pub mod page_cache;
 pub mod paths;
 pub mod process;
 pub mod stops;
