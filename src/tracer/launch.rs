@@ -260,22 +260,22 @@ struct Start<'a> {
 /// Forks a child that waits at its gate, then installs `filter` and executes
 /// the command.
 pub fn launch(command: &Command, filter: Option<&Filter>) -> Result<Launched, Error> {
-    fork(command, filter, None)
+    fork(command, filter, None, pipe()?)
 }
 
-/// Forks a child that waits at its gate and then becomes the command, or has
-/// `spawner` bear what does.
+/// Forks a child that waits at its gate (its end and ours) and then becomes the
+/// command, or has `spawner` bear what does.
 fn fork(
     command: &Command,
     filter: Option<&Filter>,
     spawner: Option<&spawn::Spawner>,
+    (gate_read, gate_write): (OwnedFd, OwnedFd),
 ) -> Result<Launched, Error> {
     let prepared = prepare(command)?;
     let argv = pointers(&prepared.argv);
     let envp = pointers(&prepared.envp);
     let shell: Vec<Vec<*const libc::c_char>> =
         prepared.paths.iter().map(|path| shell_pointers(path, &argv)).collect();
-    let (gate_read, gate_write) = pipe()?;
     let (report_read, report_write) = pipe()?;
     // SAFETY: the child calls only async-signal-safe functions until it execs
     // or exits; everything it uses was allocated above.
@@ -450,9 +450,24 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
         return Err(os("cannot make a pipe", io::Error::last_os_error()));
     }
+    above(ends)
+}
+
+/// The same of a pair of sockets (unix(7)), which are read and written at both ends.
+fn sockets() -> Result<(OwnedFd, OwnedFd), Error> {
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: the kernel writes two descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } < 0 {
+        return Err(os("cannot make a pair of sockets", io::Error::last_os_error()));
+    }
+    above(ends)
+}
+
+fn above(ends: [RawFd; 2]) -> Result<(OwnedFd, OwnedFd), Error> {
     // SAFETY: both were just opened and belong to nobody else.
-    let [read, write] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    Ok((high(&read)?, high(&write)?))
+    let [one, other] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok((high(&one)?, high(&other)?))
 }
 
 /// A duplicate at 10 or above, closed by exec.

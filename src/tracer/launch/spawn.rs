@@ -8,11 +8,9 @@
 //! ours: exec counts the memory it leaves (Linux, `exec_mmap`).
 
 use std::cell::UnsafeCell;
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::{Launched, Reports, Stage, Start, execute, fork, pipe};
+use super::{Launched, Reports, Stage, Start, execute, fork, sockets};
 use crate::tracer::error::{Error, os};
 use crate::tracer::event::Nanos;
 use crate::tracer::kernel::now;
@@ -25,7 +23,6 @@ const STACK: usize = 64 << 10;
 pub(super) struct Spawner {
     /// Touched, so that the command has no page faults for it.
     stack: Vec<UnsafeCell<u128>>,
-    born: OwnedFd,
 }
 
 /// A child that waits at its gate, bears the command, and stays: its own end must not
@@ -33,7 +30,6 @@ pub(super) struct Spawner {
 #[derive(Debug)]
 pub struct Untraced {
     child: Launched,
-    born: File,
     is_reaped: bool,
 }
 
@@ -72,11 +68,11 @@ impl Born {
 
 /// Forks a child that is ready to start `command`, untraced.
 pub fn launch_untraced(command: &Command) -> Result<Untraced, Error> {
-    let (read, write) = pipe()?;
     let stack = (0..STACK / size_of::<u128>()).map(|_| UnsafeCell::new(u128::MAX)).collect();
-    let spawner = Spawner { stack, born: write };
-    let child = fork(command, None, Some(&spawner))?;
-    Ok(Untraced { child, born: read.into(), is_reaped: false })
+    let spawner = Spawner { stack };
+    // By the gate it says what it has born, too: descriptors may be few.
+    let child = fork(command, None, Some(&spawner), sockets()?)?;
+    Ok(Untraced { child, is_reaped: false })
 }
 
 impl Untraced {
@@ -87,7 +83,7 @@ impl Untraced {
         // Written at once, so read at once.
         let mut message = [0; MESSAGE];
         let read = loop {
-            match self.born.read(&mut message) {
+            match self.child.gate.read(&mut message) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => interrupted(),
                 read => break read,
             }
@@ -164,7 +160,7 @@ impl Spawner {
                 libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
                 let rss_bytes = u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024;
                 let message = Born { pid, at, rss_bytes }.message();
-                libc::write(self.born.as_raw_fd(), message.as_ptr().cast(), message.len());
+                libc::write(start.gate, message.as_ptr().cast(), message.len());
                 while libc::read(start.gate, (&raw mut byte).cast(), 1) < 0
                     && super::errno() == libc::EINTR
                 {}
