@@ -73,10 +73,14 @@ pub fn seize_all(
             // An exec by a thread that was not traced yet has made it the leader.
             let is_lost = |&tid: &i32| matches!(Fate::of(tid), Fate::Unknown);
             let lost: Vec<i32> = listed.into_iter().filter(is_lost).collect();
-            if lost.is_empty() {
+            if !lost.is_empty() {
+                search.look_anew(&lost);
+            } else if search.has_none() && !has_ended(pid) {
+                // Its leader is a zombie for as long as each exec by another thread takes.
+                search.look_anew(&threads(pid)?);
+            } else {
                 break;
             }
-            search.look_anew(&lost);
         }
         if is_called_off() || now >= until {
             break;
@@ -250,6 +254,11 @@ impl<'a> Search<'a> {
         dying
     }
 
+    /// Nobody was found who can be traced, or is by somebody else.
+    fn has_none(&self) -> bool {
+        self.found.tids.is_empty() && self.foreign.is_empty()
+    }
+
     fn has(&self, tid: i32) -> bool {
         self.found.tids.iter().any(|(seized, _)| *seized == tid)
     }
@@ -291,6 +300,13 @@ impl Fate {
             Some(tracer) => Self::Foreign(tracer),
         }
     }
+}
+
+/// Whether the last thread of a process is dead.
+fn has_ended(pid: i32) -> bool {
+    let Some(status) = Status::read(pid) else { return true };
+    let state = status.field("State:").unwrap_or_default();
+    state.starts_with(['Z', 'X']) && status.number("Threads:") == Some(1)
 }
 
 fn threads(pid: i32) -> Result<Vec<i32>, Error> {
