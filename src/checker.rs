@@ -13,7 +13,7 @@ use crate::check::{Case, Cpus, Exit, Normalise, Normaliser, OUTPUT, Shape, Switc
 use crate::observe::{Moment, RegionSpec, Which};
 use crate::record::{Artifact, Collect, Environment, Outcome, Record, Run, RunDir, RunDirError};
 use crate::scratch::Scratch;
-use crate::tracer::{Command, Error, Options, Place, end_group, high, reason, trace};
+use crate::tracer::{Command, Engines, Error, Options, Place, end_group, high, reason, trace};
 
 /// Of what the command wrote to standard error so much is looked at.
 const TAIL: u64 = 4096;
@@ -34,6 +34,7 @@ pub struct Checker {
     /// Where the baseline is.
     directory: PathBuf,
     scratch: Scratch,
+    engine: Engines,
 }
 
 /// A run of a case.
@@ -149,7 +150,14 @@ impl Checker {
     pub fn new(normalise: &Normalise, directory: &Path) -> Result<Self, CaseError> {
         let made = Scratch::new();
         let scratch = made.map_err(failed("make a directory in", &std::env::temp_dir()))?;
-        Ok(Self { normalise: normalise.clone(), directory: directory.to_owned(), scratch })
+        let (normalise, directory) = (normalise.clone(), directory.to_owned());
+        Ok(Self { normalise, directory, scratch, engine: Engines::default() })
+    }
+
+    /// The same, which counts calls so.
+    #[must_use]
+    pub fn with_engine(self, engine: Engines) -> Self {
+        Self { engine, ..self }
     }
 
     /// Where a run's output is: not above its TMPDIR, which is another place to a rule.
@@ -273,7 +281,8 @@ impl Checker {
         command: &Command,
         found: &[OsString],
     ) -> Result<Record, CaseError> {
-        let options = Options { timeout: case.timeout.or(Some(LONGEST)), ..Options::default() };
+        let (timeout, engine) = (case.timeout.or(Some(LONGEST)), self.engine.clone());
+        let options = Options { timeout, engine, ..Options::default() };
         let mut collect =
             Collect { snapshots: Which::Off, cpu_samples: None, ..Collect::default() };
         for (name, region) in &case.regions {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::importtime::{importtime, why_not_again};
 use crate::observe::{Moment, RegionSpec, Which};
 use crate::record::{Collect, Environment, Imports, Interpreter, Record, Run};
-use crate::tracer::{Command, Cost, Error, Options, Place, trace};
+use crate::tracer::{Command, Cost, Engines, Error, Options, Place, trace};
 
 /// Runs a command under the tracer and makes a record of it, as `coldtrace run`
 /// does, without writing anything.
@@ -106,6 +106,22 @@ impl Tracer {
     /// Ends the command, with all that it started, after this long.
     pub fn timeout(mut self, after: Duration) -> Self {
         self.options.timeout = Some(after);
+        self
+    }
+
+    /// How calls are counted: by [`Engines::default`] unless said.
+    ///
+    /// ```standalone_crate
+    /// use coldtrace::{Tracer, tracer::{Engines, FastOptions}};
+    ///
+    /// let fast = Engines::Fast(FastOptions { after: 10, ..FastOptions::default() });
+    /// let record = Tracer::command(["ls", "-l", "/usr/bin"]).engine(fast).run()?;
+    /// let inside = record.measurement.fast.map(|fast| fast.calls_counted);
+    /// assert!(inside > Some(0) || cfg!(not(target_arch = "x86_64")));
+    /// # Ok::<(), coldtrace::tracer::Error>(())
+    /// ```
+    pub fn engine(mut self, engine: Engines) -> Self {
+        self.options.engine = engine;
         self
     }
 

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod count;
 mod end;
+mod engine;
 mod files;
 mod options;
 mod output;

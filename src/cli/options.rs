@@ -14,6 +14,7 @@ use coldtrace::syscall::{Abi, CallSet};
 use coldtrace::tracer::{Command, Cost, Error, Observer, Options, Traced, User, attach, trace};
 
 use super::end::{End, Failure};
+use super::engine::Engine;
 use super::output::say;
 
 /// What to count, and how to start the command.
@@ -70,6 +71,8 @@ pub struct Tracing {
     #[arg(long, value_name = "TIMES", value_parser = slowdown, default_value = "2x",
         requires = "pids")]
     max_slowdown: Slowdown,
+    #[command(flatten)]
+    engine: Engine,
     /// Do as on kernels before 5.3, without PTRACE_GET_SYSCALL_INFO
     #[arg(long, hide = true)]
     no_syscall_info: bool,
@@ -134,6 +137,7 @@ impl Tracing {
             linger: None,
             duration: attached.then_some(self.duration),
             max_slowdown: None,
+            engine: self.engine.engines()?,
         })
     }
 

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::syscall::Sys;
-use crate::syscall::split::operation;
-use crate::tracer::{Call, Event, ImageId, Observer, Outcome, ProcessId, ThreadId};
+use crate::syscall::split::{operation, operations};
+use crate::syscall::{CallSet, Sys};
+use crate::tracer::{Call, CallTimes, Event, ImageId, Observer, Outcome, ProcessId, ThreadId};
 
 use super::{Histogram, OpenRegions, SharedTimeline};
 
@@ -106,10 +106,7 @@ impl Tally {
         self.restarts += u64::from(call.restarts);
         self.repaired += u64::from(call.repaired);
         match call.outcome {
-            Outcome::Failed(errno) => match self.errors.iter_mut().find(|(e, _)| *e == errno) {
-                Some((_, n)) => *n += 1,
-                None => self.errors.push((errno, 1)),
-            },
+            Outcome::Failed(errno) => self.add_error(errno, 1),
             Outcome::Unfinished => {
                 self.unfinished += 1;
                 let spent =
@@ -128,6 +125,28 @@ impl Tally {
         }
     }
 
+    /// Counts calls that were counted inside.
+    fn add_counted(&mut self, times: &CallTimes) {
+        self.calls += times.calls;
+        for &(errno, n) in &times.errors {
+            self.add_error(errno, n);
+        }
+        self.min = if self.timed == 0 { times.min } else { self.min.min(times.min) };
+        self.max = self.max.max(times.max);
+        self.timed += times.calls;
+        self.total = self.total.saturating_add(times.total);
+        for &(ns, n) in &times.histogram {
+            self.histogram.add_times(ns, n);
+        }
+    }
+
+    fn add_error(&mut self, errno: i32, n: u64) {
+        match self.errors.iter_mut().find(|(e, _)| *e == errno) {
+            Some((_, mine)) => *mine += n,
+            None => self.errors.push((errno, n)),
+        }
+    }
+
     /// Adds all of another.
     pub fn merge(&mut self, other: &Self) {
         self.calls += other.calls;
@@ -137,10 +156,7 @@ impl Tally {
         self.abandoned += other.abandoned;
         self.repaired += other.repaired;
         for &(errno, n) in &other.errors {
-            match self.errors.iter_mut().find(|(e, _)| *e == errno) {
-                Some((_, mine)) => *mine += n,
-                None => self.errors.push((errno, n)),
-            }
+            self.add_error(errno, n);
         }
         if other.timed > 0 {
             self.min = if self.timed == 0 { other.min } else { self.min.min(other.min) };
@@ -227,6 +243,24 @@ impl Counts {
         self.operations.get_index(key.operation? as usize).map(String::as_str)
     }
 
+    /// The tally of a caller's calls, of which these are some.
+    fn tally(
+        &mut self,
+        (process, thread, image): (ProcessId, ThreadId, ImageId),
+        sys: Sys,
+        regions: OpenRegions,
+        operation: Option<u32>,
+    ) -> &mut Tally {
+        let (process, thread, image) = match self.by {
+            By::All => (None, None, None),
+            By::Process => (Some(process), None, None),
+            By::Image => (None, None, Some(image)),
+            By::Thread => (Some(process), Some(thread), None),
+        };
+        let key = Key { process, thread, image, regions, sys, operation };
+        self.tallies.entry(key).or_default()
+    }
+
     fn count(&mut self, call: &Call) {
         let operation = if self.split {
             operation(call.sys, &call.args).map(|name| {
@@ -236,27 +270,32 @@ impl Counts {
         } else {
             None
         };
-        let (process, thread, image) = match self.by {
-            By::All => (None, None, None),
-            By::Process => (Some(call.process), None, None),
-            By::Image => (None, None, Some(call.image)),
-            By::Thread => (Some(call.process), Some(call.thread), None),
-        };
         // One that was entered before anybody watched is in no region.
         let known = self.timeline.as_ref().zip(call.entry);
         let regions =
             known.map_or(OpenRegions::NONE, |(timeline, at)| timeline.borrow_mut().open_at(at));
-        let key = Key { process, thread, image, regions, sys: call.sys, operation };
-        self.tallies.entry(key).or_default().add(call);
+        let caller = (call.process, call.thread, call.image);
+        self.tally(caller, call.sys, regions, operation).add(call);
     }
 }
 
 impl Observer for Counts {
     fn event(&mut self, event: &Event) {
-        if let Event::Call(call) = event
-            && self.statuses.contain(call.outcome)
-        {
-            self.count(call);
+        match event {
+            Event::Call(call) if self.statuses.contain(call.outcome) => self.count(call),
+            Event::Counted { process, thread, image, sys, times } => {
+                let caller = (*process, *thread, *image);
+                self.tally(caller, *sys, OpenRegions::NONE, None).add_counted(times);
+            }
+            _ => {}
+        }
+    }
+
+    fn each(&self) -> CallSet {
+        match (self.statuses, self.split) {
+            (Statuses::ALL, false) => CallSet::none(),
+            (Statuses::ALL, true) => operations(),
+            _ => CallSet::all(),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use crate::syscall::CallSet;
 use crate::tracer::perf::{Sampler, Told};
 use crate::tracer::{Event, Nanos, Observer, ProcessId, block_all, reason};
 
@@ -93,6 +94,10 @@ impl CpuSampling {
 }
 
 impl Observer for CpuSampling {
+    fn each(&self) -> CallSet {
+        CallSet::none()
+    }
+
     fn event(&mut self, event: &Event) {
         if let Event::ProcessStarted { process: ProcessId(0), pid, .. } = *event {
             self.state = self.start(pid).unwrap_or_else(State::Refused);

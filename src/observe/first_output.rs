@@ -1,6 +1,7 @@
 //! When the command first wrote to what its standard output was at its start:
 //! whoever of its tree did, by whatever descriptor.
 
+use crate::syscall::{Abi, CallSet, Sys};
 use crate::tracer::{Call, Event, Link, Nanos, Observer, Outcome, ProcessId};
 
 use std::collections::HashMap;
@@ -43,6 +44,12 @@ impl FirstOutput {
 }
 
 impl Observer for FirstOutput {
+    fn each(&self) -> CallSet {
+        let writes =
+            |sys: &Sys| sys.info().is_some_and(|info| info.kind == "write" || info.moves.is_some());
+        CallSet::of(Abi::ALL.into_iter().flat_map(Abi::calls).filter(writes))
+    }
+
     fn event(&mut self, event: &Event) {
         if self.is_over() {
             return;

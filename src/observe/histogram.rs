@@ -18,6 +18,11 @@ impl Histogram {
         self.add_many(bucket(value), 1);
     }
 
+    /// Counts one value, in ns, so many times.
+    pub fn add_times(&mut self, value: u64, count: u64) {
+        self.add_many(bucket(value), count);
+    }
+
     /// Adds all of another.
     pub fn merge(&mut self, other: &Self) {
         for &(bucket, count) in &other.counts {

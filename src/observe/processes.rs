@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 
+use crate::syscall::CallSet;
 use crate::tracer::{Ending, Event, ImageId, Nanos, Observer, ProcessId, Status, ThreadId, Usage};
 
 /// One process.
@@ -195,6 +196,10 @@ impl Processes {
 }
 
 impl Observer for Processes {
+    fn each(&self) -> CallSet {
+        CallSet::none()
+    }
+
     fn event(&mut self, event: &Event) {
         self.total(event);
         if self.depth == Depth::Totals {
@@ -248,6 +253,12 @@ impl Observer for Processes {
                     t.calls += 1;
                     t.errors +=
                         u64::from(matches!(call.outcome, crate::tracer::Outcome::Failed(_)));
+                }
+            }
+            Event::Counted { thread, ref times, .. } => {
+                if let Some(t) = self.threads.get_mut(&thread) {
+                    t.calls += times.calls;
+                    t.errors += times.errors.iter().map(|(_, n)| n).sum::<u64>();
                 }
             }
             Event::ThreadExiting { process, thread, tid, last, at } if full => {

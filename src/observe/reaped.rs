@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::syscall::{CallSet, Sys};
 use crate::tracer::{Call, Event, Observer, Outcome, ProcessId};
 
 /// waitid(2): its first argument where the second is a pid, and bits of its options.
@@ -80,6 +81,10 @@ impl Reaped {
 }
 
 impl Observer for Reaped {
+    fn each(&self) -> CallSet {
+        CallSet::of(["wait4", "waitpid", "waitid"].into_iter().flat_map(Sys::all_named))
+    }
+
     fn event(&mut self, event: &Event) {
         match *event {
             Event::ProcessStarted { process, pid, parent, .. } => {

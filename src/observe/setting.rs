@@ -6,6 +6,7 @@ use std::fs;
 use std::time::Instant;
 
 use crate::syscall::Abi;
+use crate::syscall::CallSet;
 use crate::tracer::{Event, Link, Nanos, Observer, ProcessId, open_file, patiently, personality};
 
 use super::paths::executable;
@@ -136,6 +137,10 @@ fn highest(versions: &[Vec<u8>]) -> Option<String> {
 }
 
 impl Observer for Setting {
+    fn each(&self) -> CallSet {
+        CallSet::none()
+    }
+
     fn event(&mut self, event: &Event) {
         let begun = Instant::now();
         match *event {

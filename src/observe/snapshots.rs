@@ -224,6 +224,10 @@ impl Snapshots {
 }
 
 impl Observer for Snapshots {
+    fn each(&self) -> CallSet {
+        self.needs()
+    }
+
     fn needs(&self) -> CallSet {
         self.moments.iter().fold(CallSet::none(), |calls, moment| calls.union(&moment.calls()))
     }

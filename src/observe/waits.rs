@@ -130,6 +130,73 @@ impl ThreadTime {
     }
 }
 
+/// Calls in which a thread is not blocked, but by a lock of the kernel's own: no look
+/// is needed at each of them.
+const WAIT_FOR_NOBODY: [&str; 62] = [
+    "arch_prctl",
+    "brk",
+    "capget",
+    "capset",
+    "clock_getres",
+    "clock_gettime",
+    "close_range",
+    "dup",
+    "dup2",
+    "dup3",
+    "epoll_create",
+    "epoll_create1",
+    "epoll_ctl",
+    "eventfd2",
+    "getcpu",
+    "getegid",
+    "geteuid",
+    "getgid",
+    "getgroups",
+    "getpgid",
+    "getpgrp",
+    "getpid",
+    "getppid",
+    "getpriority",
+    "getresgid",
+    "getresuid",
+    "getrlimit",
+    "getrusage",
+    "getsid",
+    "gettid",
+    "gettimeofday",
+    "getuid",
+    "kill",
+    "madvise",
+    "membarrier",
+    "mmap",
+    "mprotect",
+    "munmap",
+    "pipe",
+    "pipe2",
+    "prlimit64",
+    "rseq",
+    "rt_sigaction",
+    "rt_sigpending",
+    "rt_sigprocmask",
+    "sched_get_priority_max",
+    "sched_get_priority_min",
+    "sched_getaffinity",
+    "sched_getparam",
+    "sched_getscheduler",
+    "set_robust_list",
+    "set_tid_address",
+    "setpriority",
+    "setrlimit",
+    "sigaltstack",
+    "sysinfo",
+    "tgkill",
+    "time",
+    "timer_settime",
+    "times",
+    "umask",
+    "uname",
+];
+
 /// Whether a call has an event stop (ptrace(2)) between its entry and its exit.
 fn stops_inside(sys: Sys) -> bool {
     sys.is_exec() || matches!(sys.name(), Some("clone" | "clone3" | "fork" | "vfork"))
@@ -197,6 +264,11 @@ impl Waits {
 }
 
 impl Observer for Waits {
+    fn each(&self) -> CallSet {
+        let quick = CallSet::of(WAIT_FOR_NOBODY.into_iter().flat_map(Sys::all_named));
+        self.calls.clone().intersection(&quick.inverted())
+    }
+
     fn event(&mut self, event: &Event) {
         match *event {
             Event::ProcessStarted { process, thread, pid, at, .. } => {
@@ -268,11 +340,14 @@ impl Observer for Waits {
                     }
                 }
             }
-            Event::Execing { .. } | Event::Needed(_) | Event::Watched { .. } => {}
+            Event::Execing { .. }
+            | Event::Needed(_)
+            | Event::Counted { .. }
+            | Event::Watched { .. } => {}
         }
     }
 
     fn needs(&self) -> CallSet {
-        self.calls.clone()
+        self.each()
     }
 }

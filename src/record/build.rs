@@ -10,12 +10,12 @@ use crate::observe::{
     arguments,
 };
 use crate::syscall::errno::{errno_label, signal_name};
-use crate::tracer::{Cost, Ending, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
+use crate::tracer::{Cost, Ending, FastState, FilterState, Nanos, ProcessId, Ran, Traced, Usage};
 
 use super::time::TimeShare;
 use super::types::{
-    Exec, Group, Measurement, MemorySample, Outcome, Process, ProcessSyscall, Record, Run, Rusage,
-    SCHEMA, SyscallRow, Thread, Tool, Tree, Wall,
+    Exec, FastMeasurement, Group, Measurement, MemorySample, Outcome, Process, ProcessSyscall,
+    Record, Run, Rusage, SCHEMA, SyscallRow, Thread, Tool, Tree, Wall,
 };
 
 /// A finished run, seen by the tracer and its collectors.
@@ -48,9 +48,14 @@ impl Record {
             _ => u64::MAX,
         };
         let cost = seen.cost.map(|cost| cost.in_run(seen.counts.quickest()));
-        let added = cost.map(|c| c.saturating_mul(traced.stops / 2).min(longest));
+        let inside = match &traced.fast {
+            FastState::Used(summary) => summary.cost.unwrap_or(0).saturating_mul(summary.counted),
+            _ => 0,
+        };
+        let added =
+            cost.map(|c| c.saturating_mul(traced.stops / 2).saturating_add(inside).min(longest));
         let measurement = Measurement {
-            engine: "ptrace".into(),
+            engine: engine(traced).into(),
             times_perturbed: true,
             stops: traced.stops,
             cost_per_call_ns: cost,
@@ -61,6 +66,7 @@ impl Record {
                 .watched
                 .filter(|&w| w < traced.ended.saturating_sub(traced.started) * 99 / 100),
             repaired: seen.counts.tallies().map(|(_, t)| t.repaired).sum(),
+            fast: FastMeasurement::of(traced),
             events_lost: traced.lost,
             filter: filter.into(),
             filter_reason,
@@ -150,6 +156,37 @@ impl Record {
             network: None,
             artifacts: None,
         }
+    }
+}
+
+/// By what calls were counted: by processes themselves, if only one of them did.
+fn engine(traced: &Traced) -> &'static str {
+    match &traced.fast {
+        FastState::Used(summary) if summary.spaces > 0 => "fast",
+        _ => "ptrace",
+    }
+}
+
+impl FastMeasurement {
+    fn of(traced: &Traced) -> Option<Self> {
+        let summary = match &traced.fast {
+            FastState::Off => return None,
+            FastState::Refused(why) => {
+                return Some(Self { refused: Some(why.clone()), ..Self::default() });
+            }
+            FastState::Used(summary) => summary,
+        };
+        Some(Self {
+            refused: None,
+            address_spaces: summary.spaces,
+            sites_patched: summary.patched,
+            sites_redirected: summary.redirected,
+            calls_counted: summary.counted,
+            calls_led: summary.led,
+            calls_without_stop: summary.counted.saturating_sub(summary.led),
+            cost_per_call_ns: summary.cost,
+            reasons: summary.reasons.iter().cloned().collect(),
+        })
     }
 }
 

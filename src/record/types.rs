@@ -269,7 +269,8 @@ pub struct Tree {
 /// How the numbers were taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
-    /// `ptrace`, or `none` for `--no-trace`.
+    /// `ptrace`; `fast`, where calls were counted inside the processes; `none` for
+    /// `--no-trace`.
     pub engine: String,
     /// Whether tracing slowed what the times describe.
     pub times_perturbed: bool,
@@ -278,7 +279,8 @@ pub struct Measurement {
     /// What two stops add to a call: by this run's quickest calls, within what
     /// calibration on this machine gave.
     pub cost_per_call_ns: Option<u64>,
-    /// `cost_per_call_ns` times the calls that stopped.
+    /// `cost_per_call_ns` times the calls that stopped, and what counting others inside
+    /// added.
     pub estimated_added_ns: Option<u64>,
     /// Time in which calls were watched, when it was not all of it (`--max-slowdown`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -287,6 +289,9 @@ pub struct Measurement {
     pub repaired: u64,
     /// Events known to be missing; 0 unless something went wrong.
     pub events_lost: u64,
+    /// What counting inside the processes came to, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fast: Option<FastMeasurement>,
     /// What was counted, where it was not everything: the words of `-e trace=`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
@@ -301,6 +306,30 @@ pub struct Measurement {
     /// What a reader should know: refused privileges, unknown events, ...
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// What counting inside the processes came to (`--engine fast`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FastMeasurement {
+    /// Why it was not done at all; all else is 0 then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// Address spaces that counted, those of forks too.
+    pub address_spaces: u64,
+    /// Call sites that were patched: their calls did not stop.
+    pub sites_patched: u64,
+    /// Call sites that were left as they are: each of their calls stopped once.
+    pub sites_redirected: u64,
+    /// Calls counted inside.
+    pub calls_counted: u64,
+    /// Of these, how many stopped once.
+    pub calls_led: u64,
+    /// The others: no part of them stopped.
+    pub calls_without_stop: u64,
+    /// What counting a call inside adds to it; null where it was not measured.
+    pub cost_per_call_ns: Option<u64>,
+    /// Why processes, threads or calls went the slow way, and how often.
+    pub reasons: IndexMap<String, u64>,
 }
 
 /// The tally of one syscall of one ABI.

@@ -281,6 +281,27 @@ pub(super) fn filter(record: &Record) -> Option<String> {
     }
 }
 
+/// What was counted inside the processes, and why not more.
+pub(super) fn counted_inside(record: &Record) -> Vec<Clause> {
+    let Some(fast) = &record.measurement.fast else { return Vec::new() };
+    if let Some(why) = &fast.refused {
+        return vec![Clause::words(&format!("every call stopped: {why}"))];
+    }
+    let mut parts = Vec::new();
+    let calls = sum(record.syscalls.iter().flatten().map(|row| row.calls));
+    if fast.address_spaces > 0 && calls > 0 {
+        let share = 100.0 * (fast.calls_without_stop as f64 / calls as f64);
+        // Never all of them, while some did.
+        let share = if fast.calls_without_stop < calls { share.min(99.9) } else { share };
+        parts.push(Clause::one(format!("{share:.1} % of calls did not stop")));
+    }
+    for (why, times) in &fast.reasons {
+        let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
+        parts.push(Clause::words(&format!("some stopped: {}{times}", escape(why))));
+    }
+    parts
+}
+
 /// The lines below the table, each led by `coldtrace: ` and none of them wider
 /// than `width`: errors by kind and what else is out of the ordinary, where
 /// the time went, what was lost, refused or noted.
@@ -310,6 +331,7 @@ pub fn footer(record: &Record, width: usize) -> String {
         ])]);
     }
     line(&wall_line(record, totals.as_ref(), width));
+    line(&counted_inside(record));
     for sentence in lost(record).iter().chain(&filter(record)).chain(&record.measurement.notes) {
         line(&[Clause::words(sentence)]);
     }

@@ -7,8 +7,8 @@ use super::columns::SortKey;
 use super::cpu::cpu_part;
 use super::files::{files_line, mapped_line};
 use super::footer::{
-    Totals, Wall, filter, in_parentheses, lost, outlived, over_threads, parallel, repaired,
-    selection, wall_ns, watched,
+    Totals, Wall, counted_inside, filter, in_parentheses, lost, outlived, over_threads, parallel,
+    repaired, selection, wall_ns, watched,
 };
 use super::imports::{imports_line, slowest};
 use super::regions::regions_line;
@@ -450,6 +450,7 @@ fn measured(record: &Record) -> Vec<Clause> {
         }
         (None, None) => {}
     }
+    parts.extend(counted_inside(record));
     parts.extend(watched(record).map(Clause::one));
     // Where that was not so for some, a note says it.
     if measurement.filter == "installed" && measurement.filter_reason.is_none() {

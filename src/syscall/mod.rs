@@ -127,6 +127,11 @@ impl Sys {
         table::number(abi, name).map(|number| Self { abi, number })
     }
 
+    /// The calls of this name, in every ABI that has one.
+    pub fn all_named(name: &str) -> impl Iterator<Item = Self> {
+        Abi::ALL.into_iter().filter_map(move |abi| Self::from_name(abi, name))
+    }
+
     /// What is known of the call: its name, classes and the roles of its arguments in
     /// this ABI. One table look-up.
     pub fn info(self) -> Option<&'static CallInfo> {

@@ -80,6 +80,13 @@ impl CallSet {
         Self { bits: [[0; WORDS]; Abi::ALL.len()], others: false }
     }
 
+    /// These calls.
+    pub fn of(calls: impl IntoIterator<Item = Sys>) -> Self {
+        let mut set = Self::none();
+        calls.into_iter().for_each(|sys| set.insert(sys));
+        set
+    }
+
     /// Whether the call is in the set.
     pub fn contains(&self, sys: Sys) -> bool {
         let Some((word, bit)) = place(sys.number) else {

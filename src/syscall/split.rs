@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::operations::{FCNTL, FUTEX, IOCTL, MADVISE, Operation, PRCTL};
-use super::{Abi, Sys};
+use super::{Abi, CallSet, Sys};
 
 /// `FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME` (linux/futex.h).
 const FUTEX_FLAGS: u32 = 128 | 256;
@@ -24,6 +24,12 @@ pub fn operation(sys: Sys, args: &[u64; 6]) -> Option<Cow<'static, str>> {
         Some(name) => Cow::Borrowed(name),
         None => Cow::Owned(format!("{value:#x}")),
     })
+}
+
+/// The calls that have several.
+pub fn operations() -> CallSet {
+    let has_several = |sys: &Sys| selector(*sys).is_some();
+    CallSet::of(Abi::ALL.into_iter().flat_map(Abi::calls).filter(has_several))
 }
 
 /// The names of a call's operations, the argument that selects one and the bits of it

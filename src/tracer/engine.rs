@@ -5,6 +5,7 @@ mod ask;
 mod change;
 mod disturb;
 mod drain;
+mod fast;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -16,6 +17,7 @@ use super::attach::seize_all;
 use super::calibrate::Cost;
 use super::error::{Error, reason};
 use super::event::{Ending, Event, Nanos, Observer, Usage};
+use super::fast::{Fast, FastSummary};
 use super::kernel::{self, Bell, Waited, now};
 use super::launch::{Launched, Reports};
 use super::limits::{Due, Limits, Spent};
@@ -77,6 +79,8 @@ pub struct Engine<'a, 'o> {
     /// CPU time of processes that have ended, ns.
     spent: Nanos,
     filter: FilterState,
+    /// The fast engine, where calls are counted without a stop.
+    fast: Option<Box<Fast>>,
     notes: Vec<String>,
 }
 
@@ -102,6 +106,8 @@ pub struct End {
     pub lost: u64,
     /// What became of the filter.
     pub filter: FilterState,
+    /// What the fast engine did.
+    pub fast: Option<FastSummary>,
     /// Surprises.
     pub notes: Vec<String>,
 }
@@ -119,6 +125,7 @@ impl<'a, 'o> Engine<'a, 'o> {
         root: Option<i32>,
         strangers: bool,
         filter: FilterState,
+        fast: Option<Box<Fast>>,
         observers: &'a mut [&'o mut dyn Observer],
     ) -> Self {
         let needs: Vec<CallSet> = observers.iter().map(|o| o.needs()).collect();
@@ -164,6 +171,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             takes_no_privilege: privilege::is_harmless(),
             spent: 0,
             filter,
+            fast,
             notes: Vec::new(),
         }
     }
@@ -223,6 +231,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             stops: self.stops,
             lost: self.lost,
             filter: self.filter,
+            fast: self.fast.map(|fast| fast.summary()),
             notes: self.notes,
         }
     }
@@ -279,10 +288,14 @@ impl<'a, 'o> Engine<'a, 'o> {
     /// Serves one report.
     fn serve(&mut self, waited: Waited) {
         let Waited { tid, status, taken, at, own, with_children: usage } = waited;
-        let stop = self.classify(tid, status);
+        self.out.clear();
+        let Some(stop) = self.meet(tid, status) else {
+            self.stops += 1;
+            return;
+        };
         #[cfg(debug_assertions)]
         self.recorder.save(&super::saved::Told::Stop(tid, stop));
-        self.out.clear();
+        self.before(tid, &stop);
         match stop {
             Stop::Exited { .. } | Stop::Killed { .. } => {
                 let ending = ending(status).unwrap_or(Ending::Detached);
@@ -331,6 +344,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             }
             _ => {}
         }
+        self.after(tid, &stop, at);
         if !taken && self.out.actions.contains(&(tid, Action::Hold)) {
             self.take(tid, status);
         }
@@ -418,10 +432,14 @@ impl<'a, 'o> Engine<'a, 'o> {
             }
         }
         self.out.events.clear();
+        self.heed_wishes();
         now().saturating_sub(begun)
     }
 
     fn act(&mut self, tid: i32, action: Action) {
+        if let Some(fast) = &mut self.fast {
+            fast.resuming(tid, &action);
+        }
         let done = match action {
             Action::Syscall(signal) => kernel::resume_to_syscall(tid, signal),
             Action::Continue(signal) => kernel::resume(tid, signal),
@@ -449,7 +467,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             // It is dying: wait for what it reports.
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
             // Without a tracer each filtered call would fail with ENOSYS.
-            Err(e) if self.filter == FilterState::Installed => {
+            Err(e) if self.is_bound() => {
                 self.note(format!("{tid} was killed: cannot resume it: {}", reason(&e)));
                 send(self.tasks.process_of(tid).unwrap_or(tid), libc::SIGKILL);
             }
@@ -502,7 +520,7 @@ impl<'a, 'o> Engine<'a, 'o> {
                     }
                     // Nothing goes on in a place that was made for the command.
                     (Request::End(_), _) if self.apart => self.send_all(libc::SIGKILL),
-                    (Request::End(signal), _) if self.filter == FilterState::Installed => {
+                    (Request::End(signal), _) if self.is_bound() => {
                         // Under a filter they could not go on: each filtered
                         // call would fail with ENOSYS. They get the signal.
                         self.send_all(signal);

@@ -56,6 +56,24 @@ impl Call {
     }
 }
 
+/// Calls of one thread that were counted where they were made: all of them had
+/// ended, each as often as one [`Call`] would say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallTimes {
+    /// How many.
+    pub calls: u64,
+    /// (errno, calls), in order of first appearance.
+    pub errors: Vec<(i32, u64)>,
+    /// Sum of their wall times, ns.
+    pub total: u64,
+    /// Shortest, ns.
+    pub min: u64,
+    /// Longest, ns.
+    pub max: u64,
+    /// (ns, calls): all of them, each time known to one part in eight.
+    pub histogram: Vec<(u64, u64)>,
+}
+
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -232,6 +250,20 @@ pub enum Event {
     Call(Call),
     /// The same of a call that was not asked for, and that an observer needs.
     Needed(Call),
+    /// Calls that were counted inside the tracee, of those that need not be told
+    /// [each](Observer::each).
+    Counted {
+        /// The process that made them.
+        process: ProcessId,
+        /// The thread that made them.
+        thread: ThreadId,
+        /// The program that made them.
+        image: ImageId,
+        /// What they asked for.
+        sys: Sys,
+        /// How they ended.
+        times: CallTimes,
+    },
     /// A thread is at its exit stop: memory map and status are still there.
     ThreadExiting {
         /// Its process.
@@ -278,5 +310,16 @@ pub trait Observer {
     /// stop whatever was asked for.
     fn needs(&self) -> CallSet {
         CallSet::none()
+    }
+
+    /// The calls each of which has to be told, as [`Event::Call`]. Of others
+    /// [`Event::Counted`] is enough. Asked once, at the begin.
+    fn each(&self) -> CallSet {
+        CallSet::all()
+    }
+
+    /// Whether that is all calls by now. It is not taken back.
+    fn wants_each(&self) -> bool {
+        false
     }
 }

@@ -168,8 +168,30 @@ pub fn signal_sender(tid: i32) -> io::Result<(i32, i32)> {
     Ok((info.si_code, unsafe { info.si_pid() }))
 }
 
+/// The signals that a stopped thread blocks: signal 1 is bit 0 (PTRACE_GETSIGMASK,
+/// Linux 3.11).
+pub fn signal_mask(tid: i32) -> io::Result<u64> {
+    const GETSIGMASK: libc::c_uint = 0x420a;
+    let mut mask = 0u64;
+    // SAFETY: the kernel writes eight bytes.
+    unsafe { ptrace(GETSIGMASK, tid, size_of_val(&mask), (&raw mut mask).addr()) }?;
+    Ok(mask)
+}
+
+/// Sets them (PTRACE_SETSIGMASK).
+pub fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
+    const SETSIGMASK: libc::c_uint = 0x420b;
+    // SAFETY: the kernel reads eight bytes.
+    unsafe { ptrace(SETSIGMASK, tid, size_of_val(&mask), (&raw const mask).addr()) }
+}
+
 /// PTRACE_GET_SYSCALL_INFO (Linux 5.3): which side a syscall stop is, and the call.
 pub fn syscall_info(tid: i32) -> io::Result<Side> {
+    Ok(seccomp_info(tid)?.0)
+}
+
+/// The same, with what a filter's RET_TRACE carried.
+pub fn seccomp_info(tid: i32) -> io::Result<(Side, Option<u16>)> {
     // SAFETY: all-zero bytes are a valid ptrace_syscall_info.
     let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::ptrace_syscall_info>();
@@ -181,7 +203,8 @@ pub fn syscall_info(tid: i32) -> io::Result<Side> {
             Side::Entry(Entry { sys: Sys { abi, number }, args, ip, sp })
         })
     };
-    Ok(match info.op {
+    let mut data = None;
+    let found = match info.op {
         libc::PTRACE_SYSCALL_INFO_ENTRY => {
             // SAFETY: `op` says that the union holds `entry`.
             let e = unsafe { info.u.entry };
@@ -190,6 +213,7 @@ pub fn syscall_info(tid: i32) -> io::Result<Side> {
         libc::PTRACE_SYSCALL_INFO_SECCOMP => {
             // SAFETY: `op` says that the union holds `seccomp`.
             let e = unsafe { info.u.seccomp };
+            data = Some(e.ret_data as u16);
             entry(e.nr, e.args)
         }
         libc::PTRACE_SYSCALL_INFO_EXIT => {
@@ -198,7 +222,8 @@ pub fn syscall_info(tid: i32) -> io::Result<Side> {
             Side::Exit { value, ip, sp }
         }
         _ => Side::Gone,
-    })
+    };
+    Ok((found, data))
 }
 
 /// The register set of a stopped tracee (PTRACE_GETREGSET, NT_PRSTATUS).

@@ -11,6 +11,11 @@ mod end;
 mod engine;
 mod error;
 mod event;
+#[cfg(target_arch = "x86_64")]
+mod fast;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_fast.rs"]
+mod fast;
 mod inherited;
 #[cfg(debug_assertions)]
 mod inject;
@@ -44,8 +49,9 @@ pub use error::Error;
 #[doc(hidden)]
 pub use error::reason;
 pub use event::{
-    Call, Ending, Event, ImageId, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage,
+    Call, CallTimes, Ending, Event, ImageId, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage,
 };
+pub use fast::{FastOptions, FastSummary};
 #[doc(hidden)]
 pub use inherited::{ignore_failed_writes, was_closed};
 pub use kernel::Schedule;
@@ -57,7 +63,7 @@ pub use patience::patiently;
 pub use place::Place;
 pub use proc::{Link, Status, follow, is_there, open_descriptor, open_file, personality, real};
 pub use seccomp::MAKING_IOCTLS;
-pub use session::{FilterState, Options, Traced, attach, trace};
+pub use session::{Engines, FastState, FilterState, Options, Traced, attach, trace};
 #[doc(hidden)]
 pub use signals::{Held, block_all};
 pub use untraced::{Ran, run_untraced};

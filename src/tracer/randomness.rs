@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::syscall::{Abi, CallSet, Sys};
+use crate::syscall::{CallSet, Sys};
 
 use super::event::{Call, Event, Observer, Outcome, ProcessId, ThreadId};
 use super::memory;
@@ -65,6 +65,10 @@ impl SteadyRandomness {
 }
 
 impl Observer for SteadyRandomness {
+    fn each(&self) -> CallSet {
+        self.needs()
+    }
+
     fn event(&mut self, event: &Event) {
         match event {
             Event::ProcessStarted { thread, pid, .. } => drop(self.tids.insert(*thread, *pid)),
@@ -82,12 +86,7 @@ impl Observer for SteadyRandomness {
 
     /// Its calls stop below a filter, too.
     fn needs(&self) -> CallSet {
-        let mut calls = CallSet::none();
-        Abi::ALL
-            .into_iter()
-            .filter_map(|abi| Sys::from_name(abi, NAME))
-            .for_each(|c| calls.insert(c));
-        calls
+        CallSet::of(Sys::all_named(NAME))
     }
 }
 

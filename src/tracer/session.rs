@@ -10,6 +10,7 @@ use super::calibrate::Cost;
 use super::engine::{End, Engine, needed_by};
 use super::error::{Error, os, refused};
 use super::event::{Ending, Nanos, Observer, Usage};
+use super::fast::{Fast, FastOptions, FastSummary};
 use super::kernel::{self, now};
 use super::launch::{Command, launch};
 use super::randomness::SteadyRandomness;
@@ -39,6 +40,38 @@ pub struct Options {
     /// Watch attached processes in bursts, so that they take at most this many
     /// times as long (above 1); the other part is what a call costs.
     pub max_slowdown: Option<(f64, Cost)>,
+    /// How calls are counted.
+    pub engine: Engines,
+}
+
+/// How calls are counted: each way says the same.
+#[derive(Debug, Clone)]
+pub enum Engines {
+    /// Each call stops twice at the tracer.
+    Ptrace,
+    /// Inside the process, once it has made some calls. Where that cannot be,
+    /// [`Traced::fast`] says why.
+    Fast(FastOptions),
+    /// The same, and nothing is said of it.
+    Auto(FastOptions),
+}
+
+impl Default for Engines {
+    fn default() -> Self {
+        Self::Auto(FastOptions::default())
+    }
+}
+
+/// What became of the wish for the fast engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum FastState {
+    /// Not wished for, or not possible.
+    #[default]
+    Off,
+    /// It was used.
+    Used(FastSummary),
+    /// Every call stopped, for this reason.
+    Refused(String),
 }
 
 impl Default for Options {
@@ -52,6 +85,7 @@ impl Default for Options {
             linger: None,
             duration: None,
             max_slowdown: None,
+            engine: Engines::default(),
         }
     }
 }
@@ -90,6 +124,8 @@ pub struct Traced {
     pub lost: u64,
     /// What became of the filter.
     pub filter: FilterState,
+    /// What the fast engine did, where it was wished for.
+    pub fast: FastState,
     /// Events that the tracer did not understand, and other surprises.
     pub notes: Vec<String>,
 }
@@ -130,7 +166,13 @@ pub fn trace(
     let strangers = kernel::has_children();
     let launched = launch(command, filter.as_ref())?;
     let root = launched.pid;
-    let mut engine = Engine::new(options, Some(root), strangers, state, observers);
+    let is_disturbed = command.place.as_ref().is_some_and(|place| place.disturb.is_some());
+    let (fast, why) = match choose_fast(options, is_disturbed, observers) {
+        Ok(fast) => (fast, None),
+        Err(why) => (None, matches!(options.engine, Engines::Fast(_)).then_some(why)),
+    };
+    let is_fast = fast.is_some();
+    let mut engine = Engine::new(options, Some(root), strangers, state, fast, observers);
     if let Some(place) = &command.place {
         engine.set_apart();
         if let Some(seed) = place.disturb {
@@ -141,7 +183,7 @@ pub fn trace(
     if !options.detach_on_exit {
         wanted |= libc::PTRACE_O_EXITKILL;
     }
-    if filter.is_some() {
+    if filter.is_some() || is_fast {
         wanted |= libc::PTRACE_O_TRACESECCOMP;
     }
     kernel::seize(root, wanted).map_err(|e| refused(root, &e))?;
@@ -160,7 +202,7 @@ pub fn trace(
         (None, Some((_, at, _))) if !end.reports.failed() => at,
         (None, _) => return Err(end.reports.failure(command)),
     };
-    Ok(traced(end, started))
+    Ok(traced(end, started, why))
 }
 
 /// Traces running processes, with all their threads and what they start, until
@@ -181,7 +223,7 @@ pub fn attach(
     } else {
         FilterState::Refused("a filter cannot be taken off a running process".into())
     };
-    let mut engine = Engine::new(options, None, kernel::has_children(), state, observers);
+    let mut engine = Engine::new(options, None, kernel::has_children(), state, None, observers);
     let started = now();
     let mut any = false;
     for (i, &pid) in pids.iter().enumerate() {
@@ -200,7 +242,11 @@ pub fn attach(
         engine.slow_at_most(slowdown, cost);
     }
     engine.run()?;
-    Ok(traced(engine.end(), started))
+    let why = match options.engine {
+        Engines::Ptrace | Engines::Auto(_) => None,
+        Engines::Fast(_) => Some("a filter cannot be taken off a running process"),
+    };
+    Ok(traced(engine.end(), started, why))
 }
 
 /// Waits for a child that is not traced any more.
@@ -219,7 +265,12 @@ fn wait_untraced(pid: i32) -> Option<(Ending, Nanos, Option<Usage>)> {
     }
 }
 
-fn traced(end: End, started: Nanos) -> Traced {
+fn traced(end: End, started: Nanos, not_fast: Option<&str>) -> Traced {
+    let fast = match (end.fast, not_fast) {
+        (Some(summary), _) => FastState::Used(summary),
+        (None, Some(why)) => FastState::Refused(why.into()),
+        (None, None) => FastState::Off,
+    };
     let (ending, ended, usage) = end.root.unwrap_or((Ending::Detached, now(), None));
     Traced {
         ending,
@@ -231,8 +282,41 @@ fn traced(end: End, started: Nanos) -> Traced {
         stops: end.stops,
         lost: end.lost,
         filter: end.filter,
+        fast,
         notes: end.notes,
     }
+}
+
+/// The fast engine, if it is wished for; the reason where it cannot be.
+fn choose_fast(
+    options: &Options,
+    is_disturbed: bool,
+    observers: &[&mut dyn Observer],
+) -> Result<Option<Box<Fast>>, &'static str> {
+    let fast = match &options.engine {
+        Engines::Ptrace => return Ok(None),
+        Engines::Fast(fast) | Engines::Auto(fast) => fast,
+    };
+    if !options.calls.is_all() {
+        return Err("calls that were not asked for run at full speed already");
+    }
+    if is_disturbed {
+        return Err("stops are held back on purpose");
+    }
+    if options.detach_on_exit || options.linger.is_some() || options.duration.is_some() {
+        return Err("a process that counts by itself cannot be let go");
+    }
+    // SAFETY: PR_GET_SECCOMP takes no further arguments.
+    if unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) } != 0 {
+        return Err("coldtrace itself runs under a seccomp filter");
+    }
+    let needed = observers
+        .iter()
+        .fold(CallSet::none(), |needed, o| needed.union(&o.needs()).union(&o.each()));
+    if needed.is_all() {
+        return Err("each call is asked for by itself");
+    }
+    Fast::new(fast, &needed).map(|fast| Some(Box::new(fast)))
 }
 
 fn choose_filter(options: &Options, needed: &CallSet) -> (Option<Filter>, FilterState) {

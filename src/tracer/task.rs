@@ -200,6 +200,24 @@ impl Task {
         }
     }
 
+    /// Whether nothing of it is under way that has to be seen call by call, and only
+    /// a filter makes it stop.
+    pub fn is_quiet(&self) -> bool {
+        self.follow == Follow::Filter
+            && !self.launching
+            && self.arriving.is_none()
+            && self.current.is_none()
+            && self.held.is_none()
+            && self.interrupted.is_empty()
+    }
+
+    /// It is in a call that did not stop at its entry, and that has to be followed
+    /// from here on.
+    pub fn caught(&mut self, entry: Entry, at: Nanos) {
+        self.arriving = None;
+        self.current = Some(InFlight { at: Some(at), entered: Some(at), ..InFlight::new(entry) });
+    }
+
     /// From its next stop on, it is followed so.
     pub fn set_follow(&mut self, follow: Follow) {
         self.follow = follow;

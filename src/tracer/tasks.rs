@@ -6,10 +6,12 @@ mod births;
 
 use std::collections::HashMap;
 
-use crate::syscall::CallSet;
+use crate::syscall::{CallSet, Sys};
 
-use super::event::{Call, Ending, Event, ImageId, Nanos, Outcome, ProcessId, ThreadId, Usage};
-use super::stop::{Disposition, Stop};
+use super::event::{
+    Call, CallTimes, Ending, Event, ImageId, Nanos, Outcome, ProcessId, ThreadId, Usage,
+};
+use super::stop::{Disposition, Entry, Stop};
 use super::task::{Action, Follow, Settled, Task};
 
 pub use births::Lineage;
@@ -263,6 +265,69 @@ impl Tasks {
         self.slots.get(&tid).is_some_and(|s| s.task.current().is_some())
     }
 
+    /// The call that a thread is in, as it entered.
+    pub fn entry(&self, tid: i32) -> Option<Entry> {
+        Some(self.slots.get(&tid)?.task.current()?.entry)
+    }
+
+    /// Whether nothing of this thread has to be seen call by call; see
+    /// [`Task::is_quiet`].
+    pub fn is_quiet(&self, tid: i32) -> bool {
+        self.slots.get(&tid).is_some_and(|s| s.task.is_quiet())
+    }
+
+    /// Whether a thread belongs to the launcher's child, before its exec.
+    pub fn is_launching(&self, tid: i32) -> bool {
+        self.slots.get(&tid).is_some_and(|s| s.task.is_launching())
+    }
+
+    /// How new threads of a thread's process will be followed.
+    pub fn follow(&self, tid: i32) -> Option<Follow> {
+        Some(self.groups.get(&self.slots.get(&tid)?.process)?.follow)
+    }
+
+    /// A thread is in a call whose entry did not stop; see [`Task::caught`].
+    pub fn caught(&mut self, tid: i32, entry: Entry, at: Nanos) {
+        if let Some(slot) = self.slots.get_mut(&tid) {
+            slot.task.caught(entry, at);
+        }
+    }
+
+    /// All threads of a thread's process stop at a filter from now on.
+    pub fn follow_by_filter(&mut self, tid: i32) {
+        let Some(process) = self.slots.get(&tid).map(|s| s.process) else { return };
+        if let Some(group) = self.groups.get_mut(&process) {
+            group.follow = Follow::Filter;
+        }
+        for slot in self.slots.values_mut().filter(|s| s.process == process) {
+            slot.task.set_follow(Follow::Filter);
+        }
+    }
+
+    /// The threads of a thread's process.
+    pub fn siblings(&self, tid: i32) -> Vec<i32> {
+        let Some(process) = self.slots.get(&tid).map(|s| s.process) else { return Vec::new() };
+        let same = self.slots.iter().filter(|(_, s)| s.process == process);
+        same.map(|(tid, _)| *tid).collect()
+    }
+
+    /// Whose calls a thread's are.
+    pub fn caller(&self, tid: i32) -> Option<(ProcessId, ThreadId, ImageId)> {
+        self.slots.get(&tid).map(Slot::caller)
+    }
+
+    /// Whether a thread has been told to end.
+    pub fn is_exiting(&self, tid: i32) -> bool {
+        self.slots.get(&tid).is_none_or(|s| s.exiting)
+    }
+
+    /// Calls of a thread that were counted where they were made.
+    pub fn counted(&self, tid: i32, sys: Sys, times: CallTimes, out: &mut Outbox) {
+        if let Some((process, thread, image)) = self.caller(tid) {
+            out.events.push(Event::Counted { process, thread, image, sys, times });
+        }
+    }
+
     /// The traced threads.
     pub fn tids(&self) -> impl Iterator<Item = i32> + '_ {
         self.slots.keys().copied()
@@ -445,7 +510,12 @@ impl Tasks {
             let (sys, args, thread) = (entry.sys, entry.args, caller.1);
             events.push(Event::Entered { process, thread, tid, sys, args, at });
         }
-        if matches!(stop, Stop::Entry(e) if e.sys.is_exec()) {
+        let entered = match stop {
+            Stop::Entry(entry) => Some(entry),
+            Stop::Seccomp(entry) => Some(entry).filter(|_| !was_inside),
+            _ => None,
+        };
+        if entered.is_some_and(|entry| entry.sys.is_exec()) {
             events.push(Event::Execing { process, tid, at });
         }
         out.actions.push((tid, action));

@@ -68,7 +68,7 @@ fn cases_of<'a>(saved: Option<&Record>, cases: &'a [Case]) -> Result<&'a [Case],
 impl<'a> Judging<'a> {
     fn new(args: &'a Args, held: &'a Held, opened: &'a Opened) -> Result<Self, Failure> {
         let saved = args.saved.as_ref().map(|run| saved(run, &args.runs)).transpose()?;
-        let checker = super::checker(opened)?;
+        let checker = super::checker(opened, args)?;
         Ok(Self { args, held, opened, checker, shapes: Vec::new(), saved })
     }
 

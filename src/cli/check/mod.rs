@@ -14,6 +14,7 @@ use coldtrace::tracer::{Error, Held, reason};
 use coldtrace::{CaseError, CaseRun, Checker};
 
 use super::end::{End, Failure};
+use super::engine::Engine;
 use super::output::{Output, say};
 
 /// Where cases are looked for.
@@ -85,6 +86,8 @@ pub struct Args {
     /// End each run after this long (5s, 2m), instead of what its case says
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<std::time::Duration>,
+    #[command(flatten)]
+    engine: Engine,
     /// A command of no case, or that of one
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -322,8 +325,10 @@ fn not_run(case: &Case, error: &CaseError) -> Result<String, Failure> {
     }
 }
 
-fn checker(opened: &Opened) -> Result<Checker, Failure> {
-    Checker::new(&opened.baseline.normalise, &opened.directory).map_err(|e| failure(USAGE, e))
+fn checker(opened: &Opened, args: &Args) -> Result<Checker, Failure> {
+    let checker = Checker::new(&opened.baseline.normalise, &opened.directory);
+    let engine = args.engine.engines()?;
+    checker.map(|checker| checker.with_engine(engine)).map_err(|e| failure(USAGE, e))
 }
 
 /// A line about a case.

@@ -42,7 +42,7 @@ pub fn main(args: &Args, held: &Held) -> Result<End, Failure> {
         refused(&editor, &opened.name, case)?;
     }
     write::writable(path)?;
-    let checker = super::checker(&opened)?;
+    let checker = super::checker(&opened, args)?;
     let mut not_run = None;
     let mut platforms = Vec::new();
     for case in &mut cases {

@@ -285,6 +285,10 @@ fn addressed(tracee: Memory, at: u64, length: u64) -> Addressed {
 }
 
 impl Observer for Network {
+    fn each(&self) -> CallSet {
+        self.calls.clone()
+    }
+
     fn needs(&self) -> CallSet {
         self.calls.clone()
     }

@@ -181,15 +181,8 @@ impl Paths {
 
     /// The calls that name a path or a descriptor, or make or share them.
     pub fn calls() -> CallSet {
-        let mut calls = CallSet::none();
-        for abi in Abi::ALL {
-            for sys in abi.calls() {
-                if sys.info().is_some_and(names_a_file) {
-                    calls.insert(sys);
-                }
-            }
-        }
-        calls
+        let named = |sys: &Sys| sys.info().is_some_and(names_a_file);
+        CallSet::of(Abi::ALL.into_iter().flat_map(Abi::calls).filter(named))
     }
 
     /// The words for what calls do to a file: keys of `other`, and `open`, `stat`.
@@ -476,6 +469,10 @@ fn is_move(name: &str) -> bool {
 }
 
 impl Observer for Paths {
+    fn each(&self) -> CallSet {
+        Self::calls()
+    }
+
     fn needs(&self) -> CallSet {
         Self::calls()
     }

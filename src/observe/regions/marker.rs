@@ -19,13 +19,8 @@ pub enum Mark {
 
 /// The calls that name a path, and so can mark.
 pub fn naming() -> CallSet {
-    let mut calls = CallSet::none();
-    for sys in Abi::ALL.into_iter().flat_map(Abi::calls) {
-        if sys.info().is_some_and(|info| info.args.contains(&Role::Path)) {
-            calls.insert(sys);
-        }
-    }
-    calls
+    let names = |sys: &Sys| sys.info().is_some_and(|info| info.args.contains(&Role::Path));
+    CallSet::of(Abi::ALL.into_iter().flat_map(Abi::calls).filter(names))
 }
 
 /// What the call of a stopped thread marks, and the name.

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use crate::syscall::{CallSet, Sys};
+use crate::syscall::{Abi, CallSet, Sys};
 use crate::tracer::{Call, Event, Nanos, Observer, Outcome, ThreadId};
 
 use super::moments::{Moment, UnknownMoment, What};
@@ -119,6 +119,8 @@ pub struct Regions<'a> {
     /// By the thread that is in it.
     opening: HashMap<ThreadId, Opening>,
     opens: CallSet,
+    /// The program has begun or ended regions of its own.
+    has_marked: bool,
     /// A traced process may serve what others fault on.
     careful: bool,
     started: Option<Nanos>,
@@ -154,6 +156,7 @@ impl<'a> Regions<'a> {
             inside: HashMap::new(),
             opening: HashMap::new(),
             opens: opening(),
+            has_marked: false,
             careful: false,
             started: None,
             last: 0,
@@ -273,6 +276,7 @@ impl<'a> Regions<'a> {
     }
 
     fn mark(&mut self, mark: Mark, name: &str, at: Nanos) {
+        self.has_marked = true;
         match mark {
             Mark::Begin => self.timeline.borrow_mut().begin(name, at),
             Mark::End => self.timeline.borrow_mut().end(name, at),
@@ -310,7 +314,11 @@ impl<'a> Regions<'a> {
                 self.pass(at);
                 return self.entered((thread, tid), sys, args, at);
             }
-            Event::Call(ref call) | Event::Needed(ref call) => return self.left(call),
+            Event::Call(ref call) | Event::Needed(ref call) => {
+                // Of many calls the entry is not told.
+                self.pass(call.entry.unwrap_or(0));
+                return self.left(call);
+            }
             Event::Attached { at, .. } => {
                 self.careful = true;
                 self.started.get_or_insert(at);
@@ -347,6 +355,20 @@ fn moments(spec: &RegionSpec) -> impl Iterator<Item = &Moment> {
 }
 
 impl Observer for Regions<'_> {
+    /// What is counted inside is in no region, which is known while there is none.
+    fn each(&self) -> CallSet {
+        if !self.specs.is_empty() {
+            return CallSet::all();
+        }
+        let careful = |sys: &Sys| sys.info().is_some_and(makes_careful);
+        let own = CallSet::of(Abi::ALL.into_iter().flat_map(Abi::calls).filter(careful));
+        self.others.iter().fold(own.union(&self.needs()), |calls, (o, _)| calls.union(&o.each()))
+    }
+
+    fn wants_each(&self) -> bool {
+        self.has_marked || self.others.iter().any(|(other, _)| other.wants_each())
+    }
+
     fn needs(&self) -> CallSet {
         let moments = self.specs.iter().flat_map(|(spec, _)| moments(spec));
         let own = moments.fold(self.marking.clone(), |calls, m| calls.union(&m.calls()));

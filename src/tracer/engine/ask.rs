@@ -4,6 +4,7 @@ use std::io;
 
 use super::super::arch::VSYSCALL;
 use super::super::error::reason;
+use super::super::fast::STRICT_DATA;
 use super::super::kernel::{self, Side};
 use super::super::seccomp::TRACE_DATA;
 use super::super::stop::{Disposition, Report, Stop, report};
@@ -122,10 +123,10 @@ impl Engine<'_, '_> {
     }
 
     fn seccomp_stop(&mut self, tid: i32) -> io::Result<Stop> {
-        let side = if self.syscall_info {
-            kernel::syscall_info(tid)?
+        let (side, known) = if self.syscall_info {
+            kernel::seccomp_info(tid)?
         } else {
-            kernel::syscall_registers(tid, false)?
+            (kernel::syscall_registers(tid, false)?, None)
         };
         let Side::Entry(entry) = side else {
             return Ok(Stop::Dying);
@@ -133,7 +134,13 @@ impl Engine<'_, '_> {
         if VSYSCALL.contains(&entry.ip) {
             return Ok(Stop::Vsyscall);
         }
-        if kernel::event_message(tid, libc::PTRACE_EVENT_SECCOMP)? as u16 != TRACE_DATA {
+        let data = match known {
+            Some(data) => data,
+            None => kernel::event_message(tid, libc::PTRACE_EVENT_SECCOMP)? as u16,
+        };
+        if data == STRICT_DATA && self.fast.is_some() {
+            self.kill_for_strict_mode(tid);
+        } else if data != TRACE_DATA {
             // The program's own RET_TRACE: without a tracer it is ENOSYS.
             kernel::skip_call(tid, -i64::from(libc::ENOSYS))?;
         }

@@ -18,6 +18,13 @@ pub(super) struct Patch {
     word: Option<(u64, u64)>,
 }
 
+impl Patch {
+    /// These are put back when the call returns.
+    pub(super) fn of_arguments(args: [u64; 6]) -> Self {
+        Self { args, word: None }
+    }
+}
+
 impl Engine<'_, '_> {
     /// Lets a call go on that only tracing interrupted.
     pub(super) fn reissue(&mut self, tid: i32, entry: &Entry, elapsed: u64) -> io::Result<()> {

@@ -112,7 +112,12 @@ impl Engine<'_, '_> {
             None => Lineage::ChildOf(kernel::parent(tid)),
         };
         self.out.clear();
+        let (creator, thread) = match lineage {
+            Lineage::ThreadOf(pid) => (Some(pid), true),
+            Lineage::ChildOf(parent) => (parent, false),
+        };
         self.tasks.adopt(tid, lineage, &mut self.out);
+        self.adopted(tid, creator, thread);
         self.carry_out();
     }
 }
