@@ -6,7 +6,7 @@ use super::end::Failure;
 
 /// How calls are counted.
 #[derive(Debug, clap::Args)]
-pub struct Engine {
+pub struct EngineArgs {
     /// How calls are counted: `fast` has processes count by themselves once they have
     /// made some; `ptrace` stops each call; `auto` is fast where that can be
     #[arg(long, value_name = "ENGINE", default_value = "auto", hide_possible_values = true)]
@@ -31,7 +31,7 @@ enum EngineName {
     Fast,
 }
 
-impl Engine {
+impl EngineArgs {
     /// What the tracer is to do.
     pub fn engines(&self) -> Result<Engines, Failure> {
         if self.engine == EngineName::Ptrace {

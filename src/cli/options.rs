@@ -14,7 +14,7 @@ use coldtrace::syscall::{Abi, CallSet};
 use coldtrace::tracer::{Command, Cost, Error, Observer, Options, Traced, User, attach, trace};
 
 use super::end::{End, Failure};
-use super::engine::Engine;
+use super::engine::EngineArgs;
 use super::output::say;
 
 /// What to count, and how to start the command.
@@ -72,7 +72,7 @@ pub struct Tracing {
         requires = "pids")]
     max_slowdown: Slowdown,
     #[command(flatten)]
-    engine: Engine,
+    engine: EngineArgs,
     /// Do as on kernels before 5.3, without PTRACE_GET_SYSCALL_INFO
     #[arg(long, hide = true)]
     no_syscall_info: bool,

@@ -19,6 +19,7 @@ mod fast;
 mod inherited;
 #[cfg(debug_assertions)]
 mod inject;
+mod inside;
 mod kernel;
 mod launch;
 mod limits;
@@ -51,9 +52,9 @@ pub use error::reason;
 pub use event::{
     Call, CallTimes, Ending, Event, ImageId, Nanos, Observer, Outcome, ProcessId, ThreadId, Usage,
 };
-pub use fast::{FastOptions, FastSummary};
 #[doc(hidden)]
 pub use inherited::{ignore_failed_writes, was_closed};
+pub use inside::{FastOptions, FastSummary};
 pub use kernel::Schedule;
 pub use launch::Command;
 #[doc(hidden)]

@@ -2,64 +2,10 @@
 
 use crate::syscall::CallSet;
 
-use super::event::{CallTimes, ImageId, Nanos, ProcessId};
+use super::inside::{Caught, FastOptions, FastSummary, Harvest, Met, Program};
 use super::kernel::Waited;
 use super::stop::Entry;
 use super::task::Action;
-
-/// As the fast engine's.
-pub const STRICT_DATA: u16 = 0xc0de;
-
-/// As the fast engine's.
-#[derive(Debug, Clone, Default)]
-pub struct FastOptions {
-    /// Calls of a process that stop before it is made to count by itself.
-    pub after: u32,
-    /// Files whose code is never patched.
-    pub not_patched: globset::GlobSet,
-}
-
-/// As the fast engine's.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FastSummary {
-    /// Address spaces that counted by themselves.
-    pub spaces: u64,
-    /// Call sites that were patched.
-    pub patched: u64,
-    /// Those that were not.
-    pub redirected: u64,
-    /// Calls that were counted without the tracer.
-    pub counted: u64,
-    /// Calls that stopped once, and were counted inside.
-    pub led: u64,
-    /// What counting a call inside adds to it here, ns.
-    pub cost: Option<u64>,
-    /// Why processes, threads or calls went the slow way, and how often.
-    pub reasons: Vec<(String, u64)>,
-}
-
-/// As the fast engine's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caught {
-    /// The call, as its site made it.
-    pub entry: Entry,
-    /// When.
-    pub at: Nanos,
-    /// What it left in the register.
-    pub value: i64,
-}
-
-/// As the fast engine's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Met {
-    /// The state machines take it, as this.
-    Tell(Entry),
-    /// It goes on without them.
-    Led,
-}
-
-/// As the fast engine's.
-pub type Program = (ProcessId, ImageId);
 
 /// There is none.
 #[derive(Debug)]
@@ -103,7 +49,7 @@ impl Fast {
     pub fn has_child(&mut self, _: i32, _: i32, _: Option<Entry>, _: bool) {
         match *self {}
     }
-    pub fn harvest(&mut self, _: i32) -> Vec<(crate::syscall::Sys, CallTimes)> {
+    pub fn harvest(&mut self, _: i32) -> Harvest {
         match *self {}
     }
     pub fn was_in(&mut self, _: i32) -> Option<Caught> {

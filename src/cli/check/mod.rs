@@ -14,7 +14,7 @@ use coldtrace::tracer::{Error, Held, reason};
 use coldtrace::{CaseError, CaseRun, Checker};
 
 use super::end::{End, Failure};
-use super::engine::Engine;
+use super::engine::EngineArgs;
 use super::output::{Output, say};
 
 /// Where cases are looked for.
@@ -87,7 +87,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<std::time::Duration>,
     #[command(flatten)]
-    engine: Engine,
+    engine: EngineArgs,
     /// A command of no case, or that of one
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,

@@ -4,7 +4,7 @@ use std::io;
 
 use super::super::arch::VSYSCALL;
 use super::super::error::reason;
-use super::super::fast::STRICT_DATA;
+use super::super::inside::STRICT_DATA;
 use super::super::kernel::{self, Side};
 use super::super::seccomp::TRACE_DATA;
 use super::super::stop::{Disposition, Report, Stop, report};

@@ -3,7 +3,8 @@
 
 use super::super::error::reason;
 use super::super::event::Nanos;
-use super::super::fast::{Caught, Met, Program, makes_tasks, shares_memory};
+use super::super::fast::{makes_tasks, shares_memory};
+use super::super::inside::{Caught, Met, Program};
 use super::super::kernel::{self, Waited};
 use super::super::memory;
 use super::super::stop::{Birth, Disposition, Entry, Report, Stop, report};

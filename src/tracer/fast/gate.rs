@@ -1,5 +1,6 @@
 //! The filter that lets through what the trampoline calls, and stops the rest.
 
+use super::super::inside::STRICT_DATA;
 use super::super::seccomp::TRACE_DATA;
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
@@ -35,10 +36,6 @@ pub fn filter([one, other]: [u64; 2]) -> (Vec<u8>, u16) {
     ];
     (bytes(&program), program.len() as u16)
 }
-
-/// What a filter in the place of strict mode, which cannot be entered under a
-/// filter, says of calls that strict mode kills for.
-pub const STRICT_DATA: u16 = 0xc0de;
 
 /// The filter of strict mode (seccomp(2)): read, write, exit and rt_sigreturn, as
 /// the architecture numbers them. All else stops, for the tracer to kill.

@@ -6,13 +6,15 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
 use super::super::error::reason;
+use super::super::inside::Program;
 use super::super::kernel::Waited;
+use super::super::memory;
 use super::super::proc::Status;
 use super::arena::Chunk;
 use super::layout::{self, ARENA, CHUNK, CODE, DATA, DATA_LENGTH, NUMBERS};
 use super::remote::{Failure, Remote};
 use super::space::Space;
-use super::{Fast, Program, byte_of, memory, trampoline};
+use super::{Fast, byte_of, trampoline};
 
 /// Where things are in the data part of the code pages.
 const NAME: u64 = DATA;

@@ -95,7 +95,7 @@ impl Stepped {
         };
         assert_eq!(set, 0);
         let base = this.fast.base;
-        super::super::memory::write(pid, base, &code(base)).expect("written");
+        crate::tracer::memory::write(pid, base, &code(base)).expect("written");
         let site = *space.site(pid, base, SITE).expect("a stub");
         this.stub = Space::stub_slow(base, &site);
         this.fast.spaces.insert(0, space);
@@ -503,7 +503,7 @@ fn interrupted(
     at: u64,
     ending: bool,
     change: impl Fn(&mut Native),
-) -> (Native, Native, Option<super::super::Caught>) {
+) -> (Native, Native, Option<crate::tracer::inside::Caught>) {
     let case = Case { name: "interrupted", args: [11, 22, 33], ..PLAIN };
     case.fill(stepped.place());
     let before = program(stepped, &case, &mut Numbers(99));
