@@ -224,3 +224,10 @@ fn a_killed_command_that_counts_by_itself_has_its_record() {
     let record = read_record(&report, &finished);
     assert!(table::calls(&record, "gettid") > 1000 || fast(&record).refused.is_some());
 }
+
+/// Each is cancelled in a read, through which the handler of the C library unwinds.
+#[test]
+fn threads_are_cancelled_in_calls_that_do_not_stop() {
+    let Some((record, out)) = run("fast-cancel", &[]) else { return };
+    holds(&record, &out, 50);
+}
