@@ -57,7 +57,8 @@ fn on_a_cpu_runnable_and_blocked_are_all_of_a_threads_life() {
     // Each part is the kernel's own number, so their sum says something. A machine with other work
     // may keep the tracer waiting, and the thread in its stops with it: then again.
     let mut tries = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..20 {
+        let before = stolen();
         let record = run(&[], &[&program.path]);
         let all = threads(&record);
         let [first, second] = all[..] else { panic!("two threads: {}", table::render(&record)) };
@@ -74,9 +75,24 @@ fn on_a_cpu_runnable_and_blocked_are_all_of_a_threads_life() {
             assert_eq!(calls[..3], ["nanosleep", "read", "futex"], "longest first");
             return;
         }
-        tries.push(found);
+        // What a hypervisor takes from the tracer lengthens each stop, and is nobody's.
+        if stolen() == before {
+            tries.push(found);
+        }
+        if tries.len() == 5 {
+            break;
+        }
+    }
+    if tries.is_empty() {
+        return skip("a hypervisor took time from every run");
     }
     panic!("{tries:#?}");
+}
+
+/// Time that a hypervisor has taken, in ticks (`steal` of proc_stat(5)).
+fn stolen() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    text.lines().next()?.split_ascii_whitespace().nth(8)?.parse().ok()
 }
 
 #[test]
