@@ -285,7 +285,7 @@ pub(super) fn filter(record: &Record) -> Option<String> {
 pub(super) fn counted_inside(record: &Record) -> Vec<Clause> {
     let Some(fast) = &record.measurement.fast else { return Vec::new() };
     if let Some(why) = &fast.refused {
-        return vec![Clause::words(&format!("every call stopped: {why}"))];
+        return vec![Clause::words(&format!("no calls were counted inside: {why}"))];
     }
     let mut parts = Vec::new();
     let calls = sum(record.syscalls.iter().flatten().map(|row| row.calls));

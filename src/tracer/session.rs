@@ -299,7 +299,7 @@ fn choose_fast(
         Engines::Fast(fast) | Engines::Auto(fast) => fast,
     };
     if !options.calls.is_all() {
-        return Err("calls that were not asked for run at full speed already");
+        return Err("what was not asked for runs at full speed already");
     }
     if is_disturbed {
         return Err("stops are held back on purpose");
