@@ -345,7 +345,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             }
             _ => {}
         }
-        self.after(tid, &stop, at);
+        self.after(tid, &stop);
         if !taken && self.out.actions.contains(&(tid, Action::Hold)) {
             self.take(tid, status);
         }

@@ -2,7 +2,6 @@
 //! the state machines see it, and what it counted is told to the collectors.
 
 use super::super::error::reason;
-use super::super::event::Nanos;
 use super::super::fast::{makes_tasks, shares_memory};
 use super::super::inside::{Caught, Met, Program};
 use super::super::kernel::{self, Waited};
@@ -167,7 +166,7 @@ impl Engine<'_, '_> {
     }
 
     /// A stop that the state machines have taken, before anything is resumed.
-    pub(super) fn after(&mut self, tid: i32, stop: &Stop, at: Nanos) {
+    pub(super) fn after(&mut self, tid: i32, stop: &Stop) {
         if self.fast.is_none() {
             return;
         }
@@ -188,7 +187,7 @@ impl Engine<'_, '_> {
                 self.enter_strictly(tid, &entry);
                 self.mind_dispatch(tid, &entry);
             }
-            Stop::Exit { value, ip, .. } => self.maybe_tier_up(tid, value, ip, at),
+            Stop::Exit { value, ip, .. } => self.maybe_tier_up(tid, value, ip),
             Stop::Exited { .. } | Stop::Killed { .. } => {
                 if let Some(fast) = &mut self.fast {
                     fast.ended(tid);
@@ -251,7 +250,7 @@ impl Engine<'_, '_> {
     }
 
     /// A call has ended: is it time for its program to count by itself?
-    fn maybe_tier_up(&mut self, tid: i32, value: i64, ip: u64, _: Nanos) {
+    fn maybe_tier_up(&mut self, tid: i32, value: i64, ip: u64) {
         let Some(program) = self.program(tid) else { return };
         let Some(fast) = &mut self.fast else { return };
         if self.tasks.is_launching(tid) || self.tasks.is_exiting(tid) {

@@ -287,6 +287,10 @@ pub fn drained(base: u64) -> u64 {
     base + Marks::get().drained
 }
 
+/// The flags that `lahf` takes, and the overflow flag, in eflags.
+const CARRY_TO_SIGN: u64 = 0xd5;
+const OVERFLOW: u64 = 1 << 11;
+
 /// What a stop in the trampoline means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -334,8 +338,6 @@ pub struct Found {
 /// begin. `slot` is its slot as the tracer has it.
 #[allow(clippy::too_many_lines)] // One table.
 pub fn look(at: u64, r: &Native, slot: &Head) -> Found {
-    const CARRY_TO_SIGN: u64 = 0xd5;
-    const OVERFLOW: u64 = 1 << 11;
     let m = Marks::get();
     let live = ((r.eflags & CARRY_TO_SIGN) << 8) | u64::from(r.eflags & OVERFLOW != 0);
     let saved = u64::from(slot.flags & 0xffff);
@@ -376,8 +378,6 @@ pub fn look(at: u64, r: &Native, slot: &Head) -> Found {
 
 /// Puts what was found into the registers, to go on at `ip`.
 pub fn restore(found: &Found, ip: u64, r: &mut Native) {
-    const CARRY_TO_SIGN: u64 = 0xd5;
-    const OVERFLOW: u64 = 1 << 11;
     r.rip = ip;
     r.rax = found.rax;
     r.rdx = found.rdx;
