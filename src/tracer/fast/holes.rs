@@ -1,8 +1,11 @@
-//! Padding near a call site that can hold a jump. It is taken only from between two
-//! functions as .eh_frame bounds them, and only behind one that does not run on into
-//! it: some do (glibc's __memmove_chk runs through seven bytes of padding into memmove).
+//! Padding near a call site that can hold a jump: behind a function as .eh_frame bounds
+//! it, or within one behind a jump or a return. None that something runs into: some
+//! functions run on (glibc's __memmove_chk runs through seven bytes of padding into
+//! memmove), and a label may stand before the padding instead of behind.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -12,6 +15,7 @@ use gimli::{
 use globset::GlobSet;
 
 use super::super::memory;
+use super::padding::{Body, is_aimed_at, is_padding};
 
 /// A place for a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +39,9 @@ type Near = (i64, [u8; JUMP as usize]);
 #[derive(Debug, Default)]
 pub struct Holes {
     files: HashMap<FileKey, Option<Rc<Functions>>>,
-    /// The hole of a site, by file and distance from where it is mapped: `None` where
-    /// there is none.
-    found: HashMap<(FileKey, u64), Vec<Near>>,
+    /// The holes of a site, by file and distance from where it is mapped: those behind
+    /// functions, and those within.
+    found: HashMap<(FileKey, u64, bool), Vec<Near>>,
     /// Files that are not to be patched.
     not: GlobSet,
 }
@@ -50,6 +54,21 @@ struct Functions {
     bytes: Vec<u8>,
     /// Where these are.
     at: u64,
+    /// Its executable segment.
+    code: Range<u64>,
+    /// The bytes of that, once somebody wants them, if they are not too many.
+    text: OnceCell<Option<Vec<u8>>>,
+}
+
+/// A function.
+#[derive(Debug, Clone, Copy)]
+struct Function {
+    from: u64,
+    to: u64,
+    /// The begin of the next one.
+    next: u64,
+    /// It may be entered by the unwinder.
+    caught: bool,
 }
 
 /// A mapping, as /proc/PID/maps has it.
@@ -71,21 +90,24 @@ impl Holes {
     /// A hole near the site at `ip` that is `free`.
     pub fn near(&mut self, tid: i32, ip: u64, free: &dyn Fn(u64) -> bool) -> Option<Hole> {
         let (key, begin) = self.file_at(tid, ip)?;
-        let site = (key.clone(), ip.checked_sub(begin)?);
-        if !self.found.contains_key(&site) {
-            let read = || Functions::read(tid, begin).map(Rc::new);
-            let functions = self.files.entry(key).or_insert_with(read).clone();
-            let holes = functions.map(|f| f.holes(tid, begin, ip)).unwrap_or_default();
-            self.found.insert(site.clone(), holes);
-        }
-        let candidates = self.found.get(&site)?;
-        candidates.iter().find_map(|&(distance, padding)| {
-            let address = ip.wrapping_add_signed(distance);
-            let mut now = [0; JUMP as usize];
-            (free(address)
-                && matches!(memory::read(tid, address, &mut now), Ok(n) if n == now.len())
-                && now == padding)
-                .then_some(Hole { address, padding })
+        let offset = ip.checked_sub(begin)?;
+        [false, true].into_iter().find_map(|within| {
+            let site = (key.clone(), offset, within);
+            if !self.found.contains_key(&site) {
+                let read = || Functions::read(tid, begin).map(Rc::new);
+                let functions = self.files.entry(key.clone()).or_insert_with(read).clone();
+                let holes = functions.map(|f| f.holes(tid, begin, ip, within));
+                self.found.insert(site.clone(), holes.unwrap_or_default());
+            }
+            let candidates = self.found.get(&site)?;
+            candidates.iter().find_map(|&(distance, padding)| {
+                let address = ip.wrapping_add_signed(distance);
+                let mut now = [0; JUMP as usize];
+                (free(address)
+                    && matches!(memory::read(tid, address, &mut now), Ok(n) if n == now.len())
+                    && now == padding)
+                    .then_some(Hole { address, padding })
+            })
         })
     }
 
@@ -142,6 +164,8 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 /// The most of .eh_frame_hdr and .eh_frame that is read, bytes.
 const MOST: u64 = 64 << 20;
+/// The most of a text that is looked through, bytes: a millisecond for each four MiB.
+const MOST_TEXT: u64 = 16 << 20;
 
 impl Functions {
     /// Reads them from a tracee that has the file mapped at `begin`: what is there is
@@ -150,6 +174,8 @@ impl Functions {
         /// PT_LOAD and PT_GNU_EH_FRAME of elf(5).
         const LOAD: u32 = 1;
         const UNWIND: u32 = 0x6474_e550;
+        /// PF_X.
+        const EXECUTABLE: u8 = 1;
         let header = read(tid, begin, 64)?;
         if header.get(..5)? != b"\x7fELF\x02" {
             return None;
@@ -161,14 +187,15 @@ impl Functions {
         let entry = |i: usize| {
             let at = i.checked_mul(size)?;
             let kind = u32::from_le_bytes(word(&table, at)?);
+            let executable = table.get(at + 4)? & EXECUTABLE != 0;
             let address = u64::from_le_bytes(word(&table, at + 16)?);
             let length = u64::from_le_bytes(word(&table, at + 40)?);
-            Some((kind, address, length))
+            Some((kind, address, length, executable))
         };
         let entries: Vec<_> = (0..count).filter_map(entry).collect();
         let first = entries.iter().find(|e| e.0 == LOAD)?.1 & !0xfff;
-        let (_, tables, _) = *entries.iter().find(|e| e.0 == UNWIND)?;
-        let &(_, segment, length) = entries
+        let (_, tables, ..) = *entries.iter().find(|e| e.0 == UNWIND)?;
+        let &(_, segment, length, _) = entries
             .iter()
             .find(|e| e.0 == LOAD && (e.1..e.1.checked_add(e.2).unwrap_or(0)).contains(&tables))?;
         let rest = (segment + length).checked_sub(tables)?;
@@ -177,12 +204,13 @@ impl Functions {
         }
         let at = tables.checked_sub(first)?;
         let bytes = read(tid, begin.checked_add(at)?, rest as usize)?;
-        Some(Self { bytes, at })
+        let &(_, code, length, _) = entries.iter().find(|e| e.0 == LOAD && e.3)?;
+        let code = code.checked_sub(first)?;
+        Some(Self { bytes, at, code: code..code.checked_add(length)?, text: OnceCell::new() })
     }
 
-    /// The function around or before `address` and what is known of its bounds, and the
-    /// begin of the next. Addresses are from where the file is mapped.
-    fn around(&self, address: u64) -> Option<((u64, u64), u64)> {
+    /// The function around or before `address`.
+    fn around(&self, address: u64) -> Option<Function> {
         let slice = EndianSlice::new(&self.bytes, LittleEndian);
         let bases = BaseAddresses::default().set_eh_frame_hdr(self.at);
         let header: ParsedEhFrameHdr<_> = EhFrameHdr::from(slice).parse(&bases, 8).ok()?;
@@ -212,64 +240,98 @@ impl Functions {
         let next = begin_of(low + 1).filter(|_| low + 1 < count)?.0;
         let offset = gimli::EhFrameOffset(fde.checked_sub(frames)? as usize);
         let partial = section.fde_from_offset(&bases, offset, EhFrame::cie_from_offset).ok()?;
-        let length = partial.len();
-        (begin <= address && partial.initial_address() == begin)
-            .then_some(((begin, begin.checked_add(length)?), next))
+        let to = begin.checked_add(partial.len())?;
+        let caught = partial.lsda().is_some();
+        (begin <= address && partial.initial_address() == begin).then_some(Function {
+            from: begin,
+            to,
+            next,
+            caught,
+        })
     }
 
-    /// The holes in reach of the site at `ip`, nearest first, as distances from it.
-    fn holes(&self, tid: i32, begin: u64, ip: u64) -> Vec<Near> {
-        let from_site = ip - begin + 2;
-        let reach = from_site.saturating_sub(128)..=from_site + 127;
-        let mut holes = Vec::new();
-        let mut address = *reach.end();
+    /// The holes in reach of the site at `ip`, nearest first, as distances from it: in
+    /// padding behind functions or within them.
+    fn holes(&self, tid: i32, begin: u64, ip: u64, within: bool) -> Vec<Near> {
+        let site = ip - begin;
+        let reach = (site + 2).saturating_sub(128)..site + 130;
+        let mut functions = Vec::new();
+        let mut address = reach.end - 1;
         // The function with the site must be one that is known.
-        while let Some(((first, end), next)) = self.around(address) {
-            if end < next && *reach.start() < next {
-                holes.extend(in_gap(tid, begin, (first, end), next, &reach));
-            }
-            if first <= *reach.start() || first == 0 {
+        while let Some(function) = self.around(address) {
+            functions.push(function);
+            if function.from <= reach.start || function.from == 0 {
                 break;
             }
-            address = first - 1;
+            address = function.from - 1;
         }
-        let mut holes: Vec<Near> = holes
-            .into_iter()
-            .map(|(at, padding)| ((at as i64) - (ip - begin) as i64, padding))
+        let padding = if within && self.code.contains(&site) {
+            self.within(tid, begin, &functions).unwrap_or_default()
+        } else if within {
+            Vec::new()
+        } else {
+            functions.iter().filter_map(|f| behind(tid, begin, f)).collect()
+        };
+        let pieces = padding.iter().flat_map(|padding| {
+            let last = padding.end.saturating_sub(JUMP - 1);
+            (padding.start..last).step_by(JUMP as usize)
+        });
+        let mut holes: Vec<Near> = pieces
+            .filter(|at| reach.contains(at))
+            .filter_map(|at| {
+                let bytes = read(tid, begin + at, JUMP as usize)?;
+                Some((at as i64 - site as i64, word(&bytes, 0)?))
+            })
             .collect();
         holes.sort_by_key(|(distance, _)| distance.unsigned_abs());
         holes
     }
+
+    /// The padding within these functions that nothing in the file goes to. `None` where
+    /// that cannot be known.
+    fn within(&self, tid: i32, begin: u64, functions: &[Function]) -> Option<Vec<Range<u64>>> {
+        let bodies: Option<Vec<_>> = functions.iter().map(|f| body(tid, begin, f)).collect();
+        let bodies = bodies?;
+        let mut dead: Vec<_> = functions
+            .iter()
+            .zip(&bodies)
+            .filter(|(function, _)| !function.caught)
+            .flat_map(|(_, body)| body.dead.iter().cloned())
+            .filter(|dead| dead.end - dead.start >= JUMP)
+            .collect();
+        // Short jumps are of those nearby, all else is found in the text.
+        dead.retain(|d| !bodies.iter().flat_map(|body| &body.targets).any(|at| d.contains(at)));
+        if dead.is_empty() {
+            return None;
+        }
+        let text = self.text.get_or_init(|| {
+            let length = self.code.end - self.code.start;
+            (length <= MOST_TEXT).then(|| read(tid, begin + self.code.start, length as usize))?
+        });
+        let text = text.as_ref()?;
+        dead.retain(|dead| !is_aimed_at(text, self.code.start, dead));
+        Some(dead)
+    }
 }
 
-/// What of the gap behind a function can be used.
-fn in_gap(
-    tid: i32,
-    begin: u64,
-    (first, end): (u64, u64),
-    next: u64,
-    reach: &std::ops::RangeInclusive<u64>,
-) -> Vec<(u64, [u8; 7])> {
+/// The padding behind a function, if it can be used.
+fn behind(tid: i32, begin: u64, function: &Function) -> Option<Range<u64>> {
     const WIDEST: u64 = 64;
-    let mut holes = Vec::new();
-    if !(JUMP..=WIDEST).contains(&(next - end)) {
-        return holes;
+    let gap = function.to..function.next;
+    let length = gap.end.checked_sub(gap.start)?;
+    if !(JUMP..=WIDEST).contains(&length) {
+        return None;
     }
-    let Some(gap) = read(tid, begin + end, (next - end) as usize) else { return holes };
-    if !is_padding(&gap) || !ends_for_good(tid, begin + first, begin + end) {
-        return holes;
-    }
-    let mut at = end;
-    while at + JUMP <= next {
-        let bytes = gap.get((at - end) as usize..).and_then(|rest| word(rest, 0));
-        if reach.contains(&at)
-            && let Some(bytes) = bytes
-        {
-            holes.push((at, bytes));
-        }
-        at += JUMP;
-    }
-    holes
+    let is_free = is_padding(&read(tid, begin + gap.start, length as usize)?)
+        && body(tid, begin, function)?.ends;
+    is_free.then_some(gap)
+}
+
+/// What its instructions say.
+fn body(tid: i32, begin: u64, function: &Function) -> Option<Body> {
+    const LONGEST: u64 = 1 << 20;
+    let length = function.to.checked_sub(function.from).filter(|length| *length <= LONGEST)?;
+    Body::of(&read(tid, begin + function.from, length as usize)?, function.from)
 }
 
 /// Entries of .eh_frame_hdr's table, which is sorted; only the form that linkers write.
@@ -277,48 +339,4 @@ fn table_length(header: &[u8]) -> Option<u32> {
     /// Version 1; pointers relative to here, the count plain, the table from its begin.
     const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
     (header.get(..4)? == USUAL).then(|| word(header, 8).map(u32::from_le_bytes)).flatten()
-}
-
-/// Whether these bytes are instructions that do nothing, or traps.
-fn is_padding(bytes: &[u8]) -> bool {
-    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
-    let mut decoder = Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE);
-    while decoder.can_decode() {
-        let instruction = decoder.decode();
-        if !matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3) {
-            return false;
-        }
-    }
-    true
-}
-
-/// Whether the function between two addresses ends in an instruction behind which
-/// nothing runs, decoded from its begin. That is so of a call too: a compiler puts it
-/// last only where it does not return (__stack_chk_fail).
-fn ends_for_good(tid: i32, begin: u64, end: u64) -> bool {
-    use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
-    const LONGEST: u64 = 1 << 20;
-    let length = end.saturating_sub(begin);
-    if length == 0 || length > LONGEST {
-        return false;
-    }
-    let Some(bytes) = read(tid, begin, length as usize) else { return false };
-    let mut decoder = Decoder::with_ip(64, &bytes, begin, DecoderOptions::NONE);
-    let mut last = None;
-    while decoder.can_decode() {
-        let instruction = decoder.decode();
-        if instruction.is_invalid() {
-            return false;
-        }
-        last = Some(instruction);
-    }
-    last.is_some_and(|i| {
-        matches!(
-            i.flow_control(),
-            FlowControl::Return
-                | FlowControl::UnconditionalBranch
-                | FlowControl::IndirectBranch
-                | FlowControl::Call
-        ) || matches!(i.mnemonic(), Mnemonic::Ud2 | Mnemonic::Hlt | Mnemonic::Int3)
-    })
 }

@@ -8,8 +8,8 @@
 //!
 //! `layout` says where things are, `trampoline` counts, and says what a thread in it
 //! was about; `gate` is the filter, `arena` the counters as the tracer has them,
-//! `harvest` takes them; `space` has call sites, `holes` finds room for jumps, and
-//! `remote` makes calls in a tracee. `tier` brings all that into a process, `calls`,
+//! `harvest` takes them; `space` has call sites, `holes` finds room for jumps in what
+//! `padding` says is dead, and `remote` makes calls in a tracee. `tier` brings all that into a process, `calls`,
 //! `back` and `threads` say what to do with its stops. Here is what they share.
 
 mod arena;
@@ -21,6 +21,7 @@ mod gate;
 mod harvest;
 mod holes;
 mod layout;
+mod padding;
 mod remote;
 mod space;
 mod threads;
