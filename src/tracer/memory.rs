@@ -71,9 +71,24 @@ pub fn read_string(tid: i32, address: u64, most: usize, careful: bool) -> Option
     Some(string)
 }
 
-/// Writes all of `from` at `address` of `tid`, through /proc/TID/mem.
+/// The memory of a tracee, to be written: also what it may not write itself.
+#[derive(Debug)]
+pub(super) struct Writer(std::fs::File);
+
+impl Writer {
+    /// Opens /proc/TID/mem: the memory that `tid` has now, also after an exec.
+    pub fn open(tid: i32) -> io::Result<Self> {
+        std::fs::OpenOptions::new().write(true).open(format!("/proc/{tid}/mem")).map(Self)
+    }
+
+    /// Writes all of `from` at `address`.
+    pub fn write(&self, address: u64, from: &[u8]) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        self.0.write_all_at(from, address)
+    }
+}
+
+/// Writes all of `from` at `address` of `tid`.
 pub(super) fn write(tid: i32, address: u64, from: &[u8]) -> io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    let mem = std::fs::OpenOptions::new().write(true).open(format!("/proc/{tid}/mem"))?;
-    mem.write_all_at(from, address)
+    Writer::open(tid)?.write(address, from)
 }

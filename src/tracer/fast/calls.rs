@@ -9,7 +9,7 @@ use super::super::kernel;
 use super::super::stop::Entry;
 use super::layout::{self, ARENA, CHUNK, FAST, NUMBERS, ROWS, SLOW};
 use super::space::Space;
-use super::{Fast, ON_ADDRESSES, byte_of, remote, trampoline};
+use super::{Fast, ON_ADDRESSES, byte_of, memory_of, remote, trampoline};
 
 impl Fast {
     /// A call stopped at its entry. `quiet`: nothing else of its thread is under way,
@@ -132,7 +132,9 @@ impl Fast {
         };
         let byte = byte_of(row, number as u16);
         let Some(space) = self.spaces.get_mut(&id) else { return false };
-        space.set_number(tid, self.base, number, byte).is_ok()
+        memory_of(&mut self.memory, id, tid)
+            .and_then(|memory| space.set_number(memory, self.base, number, byte))
+            .is_ok()
     }
 
     /// Whether nobody makes a child with a copy of this memory, in which a change might
@@ -151,7 +153,8 @@ impl Fast {
             return false;
         }
         let Some(space) = self.spaces.get_mut(&id) else { return false };
-        let Some(site) = space.site(tid, self.base, ip) else {
+        let Ok(memory) = memory_of(&mut self.memory, id, tid) else { return false };
+        let Some(site) = space.site(memory, self.base, ip) else {
             self.reason("call sites beyond the stubs of an address space");
             return false;
         };
@@ -161,7 +164,7 @@ impl Fast {
         if first {
             self.summary.redirected += 1;
         }
-        if second && steady && space.patch(tid, self.base, ip, &mut self.holes) {
+        if second && steady && space.patch(tid, memory, self.base, ip, &mut self.holes) {
             self.summary.patched += 1;
             self.summary.redirected = self.summary.redirected.saturating_sub(1);
         }

@@ -29,10 +29,12 @@ mod tier;
 mod trampoline;
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 
 use crate::syscall::{Abi, CallSet, Sys};
 
 use super::inside::{FastOptions, FastSummary, Program};
+use super::memory::Writer;
 
 use arena::Place;
 use clock::Clock;
@@ -72,6 +74,8 @@ pub struct Fast {
     /// The number of each row.
     rows: Vec<u16>,
     spaces: HashMap<u32, Space>,
+    /// The memory of the space that was written last.
+    memory: Option<(u32, Writer)>,
     next_space: u32,
     threads: HashMap<i32, Thread>,
     /// Calls that stopped, of programs that do not count yet.
@@ -134,6 +138,7 @@ impl Fast {
             slow,
             rows: Vec::new(),
             spaces: HashMap::new(),
+            memory: None,
             next_space: 0,
             threads: HashMap::new(),
             stopped: HashMap::new(),
@@ -193,6 +198,16 @@ impl Fast {
     fn is_ours(&self, ip: u64) -> bool {
         (self.base..self.base + CODE).contains(&ip)
     }
+}
+
+/// The memory of an address space, by a thread of it, opened anew if it is not the one
+/// that was written last.
+fn memory_of(last: &mut Option<(u32, Writer)>, id: u32, tid: i32) -> io::Result<&Writer> {
+    let writer = match last.take() {
+        Some((known, writer)) if known == id => writer,
+        _ => Writer::open(tid)?,
+    };
+    Ok(&last.insert((id, writer)).1)
 }
 
 fn any_number() -> u64 {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 
-use super::super::memory;
+use super::super::memory::{self, Writer};
 use super::arena::{Chunk, Place};
 use super::holes::{Hole, Holes};
 use super::layout::{self, NUMBERS, STUB, STUB_SLOW, STUBS};
@@ -75,17 +75,23 @@ impl Space {
     }
 
     /// Sets what the code pages say of a number.
-    pub fn set_number(&mut self, tid: i32, base: u64, number: usize, byte: u8) -> io::Result<()> {
+    pub fn set_number(
+        &mut self,
+        memory: &Writer,
+        base: u64,
+        number: usize,
+        byte: u8,
+    ) -> io::Result<()> {
         let Some(known) = self.table.get_mut(number).filter(|known| **known != byte) else {
             return Ok(());
         };
-        memory::write(tid, base + layout::TABLE + number as u64, &[byte])?;
+        memory.write(base + layout::TABLE + number as u64, &[byte])?;
         *known = byte;
         Ok(())
     }
 
     /// The site at `ip`, with a stub; `None` where there are no more stubs.
-    pub fn site(&mut self, tid: i32, base: u64, ip: u64) -> Option<&mut Site> {
+    pub fn site(&mut self, memory: &Writer, base: u64, ip: u64) -> Option<&mut Site> {
         if !self.sites.contains_key(&ip) {
             let number = self.stubs.len() as u64;
             if number >= layout::MOST_STUBS {
@@ -93,7 +99,7 @@ impl Space {
             }
             let address = base + STUBS + number * STUB;
             let bytes = layout::stub(address, ip + 2, base + layout::TRAMPOLINE);
-            memory::write(tid, address, &bytes).ok()?;
+            memory.write(address, &bytes).ok()?;
             self.stubs.push(ip);
             let state = SiteState::Redirected;
             self.sites.insert(ip, Site { stub: number as u32, hits: 0, state, tried: false });
@@ -113,7 +119,15 @@ impl Space {
     }
 
     /// Patches a site through a hole near it. False where there is none.
-    pub fn patch(&mut self, tid: i32, base: u64, ip: u64, holes: &mut Holes) -> bool {
+    pub fn patch(
+        &mut self,
+        tid: i32,
+        memory: &Writer,
+        base: u64,
+        ip: u64,
+        holes: &mut Holes,
+    ) -> bool {
+        let alone = self.users <= 1;
         let Some(site) = self.sites.get_mut(&ip) else { return false };
         site.tried = true;
         // Both bytes in one line of the cache, to be fetched as one.
@@ -131,12 +145,12 @@ impl Space {
         if !matches!(memory::read(tid, ip, &mut now), Ok(2)) || now != SYSCALL {
             return false;
         }
-        if memory::write(tid, address, &jump).is_err() {
+        if memory.write(address, &jump).is_err() {
             return false;
         }
-        let done = poke(tid, ip, SYSCALL, [0xeb, distance as u8]);
+        let done = poke(memory, ip, SYSCALL, [0xeb, distance as u8], alone);
         if done.is_err() {
-            let _ = memory::write(tid, address, &padding);
+            let _ = memory.write(address, &padding);
             return false;
         }
         site.state = SiteState::Patched { hole: address };
@@ -161,7 +175,8 @@ impl Space {
         let jump = [0xeb, hole.wrapping_sub(ip + 2) as u8];
         // Somebody else's code may be there by now.
         if matches!(memory::read(tid, ip, &mut now), Ok(2)) && now == jump {
-            let _ = poke(tid, ip, jump, SYSCALL);
+            let _ = Writer::open(tid)
+                .and_then(|memory| poke(&memory, ip, jump, SYSCALL, self.users <= 1));
         }
     }
 }
@@ -174,12 +189,16 @@ fn jump_of(base: u64, site: &Site) -> [u8; 7] {
     jump
 }
 
-/// Changes two bytes of code that others may run meanwhile: through `int3`, for nobody
-/// to meet half of it. Who meets that stops, and is put back to the begin.
-fn poke(tid: i32, at: u64, was: [u8; 2], becomes: [u8; 2]) -> io::Result<()> {
-    memory::write(tid, at, &[0xcc])?;
-    let rest = memory::write(tid, at + 1, &becomes[1..]);
+/// Changes two bytes of code that others may run meanwhile, if it is not one thread
+/// `alone`: through `int3`, for nobody to meet half of it. Who meets that stops, and is
+/// put back to the begin.
+fn poke(memory: &Writer, at: u64, was: [u8; 2], becomes: [u8; 2], alone: bool) -> io::Result<()> {
+    if alone {
+        return memory.write(at, &becomes);
+    }
+    memory.write(at, &[0xcc])?;
+    let rest = memory.write(at + 1, &becomes[1..]);
     let first = if rest.is_ok() { becomes } else { was };
-    memory::write(tid, at, &first[..1])?;
+    memory.write(at, &first[..1])?;
     rest
 }

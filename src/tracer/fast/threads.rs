@@ -136,6 +136,7 @@ impl Fast {
         space.users = space.users.saturating_sub(1);
         if space.users == 0 {
             self.spaces.remove(&id);
+            self.memory.take_if(|(of, _)| *of == id);
         }
     }
 

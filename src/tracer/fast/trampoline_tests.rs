@@ -11,6 +11,7 @@ use crate::syscall::{Abi, CallSet, Sys};
 
 use super::super::super::arch::{Native, Registers};
 use super::super::super::kernel;
+use super::super::super::memory::Writer;
 use super::super::arena::{Chunk, Place};
 use super::super::layout::*;
 use super::super::space::Space;
@@ -95,8 +96,9 @@ impl Stepped {
         };
         assert_eq!(set, 0);
         let base = this.fast.base;
-        crate::tracer::memory::write(pid, base, &code(base)).expect("written");
-        let site = *space.site(pid, base, SITE).expect("a stub");
+        let memory = Writer::open(pid).expect("opened");
+        memory.write(base, &code(base)).expect("written");
+        let site = *space.site(&memory, base, SITE).expect("a stub");
         this.stub = Space::stub_slow(base, &site);
         this.fast.spaces.insert(0, space);
         let thread = Thread { gated: true, space: Some(0), slot: Some(place), ..Thread::default() };
@@ -340,7 +342,9 @@ fn stop_everywhere(stepped: &mut Stepped, case: &Case, random: &mut Numbers) -> 
         let (pid, base) = (stepped.pid, stepped.fast.base);
         stepped.fast.rows[case.row()] = number as u16;
         let space = stepped.fast.spaces.get_mut(&0).expect("the space");
-        space.set_number(pid, base, number, case.byte).expect("written");
+        space
+            .set_number(&Writer::open(pid).expect("opened"), base, number, case.byte)
+            .expect("written");
     }
     for count in 0..MOST_STEPS {
         case.fill(stepped.place());
@@ -539,9 +543,10 @@ fn a_call_that_is_not_over_is_handed_on() {
     ] {
         let sys = Sys::new(Abi::X86_64, number);
         stepped.fast.rows[0] = number as u16;
+        let memory = Writer::open(stepped.pid).expect("opened");
         let space = stepped.fast.spaces.get_mut(&0).expect("the space");
         space
-            .set_number(stepped.pid, stepped.fast.base, libc::SYS_getppid as usize, 1)
+            .set_number(&memory, stepped.fast.base, libc::SYS_getppid as usize, 1)
             .expect("written");
         let (before, after, caught) = interrupted(&mut stepped, marks.returned, false, |r| {
             r.rax = value as u64;
@@ -563,7 +568,9 @@ fn a_call_that_the_kernel_starts_again_begins_at_its_site() {
     stepped.fast.rows[0] = libc::SYS_getppid as u16;
     let (pid, base) = (stepped.pid, stepped.fast.base);
     let space = stepped.fast.spaces.get_mut(&0).expect("the space");
-    space.set_number(pid, base, libc::SYS_getppid as usize, 1).expect("written");
+    space
+        .set_number(&Writer::open(pid).expect("opened"), base, libc::SYS_getppid as usize, 1)
+        .expect("written");
     // The kernel has gone back: rcx and r11 are what the call left there.
     for again in [libc::SYS_getppid, libc::SYS_restart_syscall] {
         let (_, after, caught) = interrupted(&mut stepped, marks.returned, false, |r| {
@@ -583,7 +590,9 @@ fn a_call_in_which_a_thread_ends_is_known() {
     stepped.fast.rows[0] = libc::SYS_getppid as u16;
     let (pid, base) = (stepped.pid, stepped.fast.base);
     let space = stepped.fast.spaces.get_mut(&0).expect("the space");
-    space.set_number(pid, base, libc::SYS_getppid as usize, 1).expect("written");
+    space
+        .set_number(&Writer::open(pid).expect("opened"), base, libc::SYS_getppid as usize, 1)
+        .expect("written");
     let (_, _, caught) = interrupted(&mut stepped, marks.returned, true, |_| {});
     assert_eq!(caught.map(|c| c.entry.sys.number), Some(libc::SYS_getppid));
     // Behind it, it is over.
