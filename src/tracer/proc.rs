@@ -3,11 +3,32 @@
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::patience::patiently;
+
+/// All of a file of /proc, whose size nobody tells before: by two calls where it fits
+/// into `most` bytes, as most do.
+pub fn read(path: &str, most: usize) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let (mut bytes, mut length) = (vec![0; most], 0);
+    loop {
+        match file.read(bytes.get_mut(length..).unwrap_or_default()) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        if length == bytes.len() {
+            bytes.resize(2 * length, 0);
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
 
 /// The status of a process or thread, as read once.
 #[derive(Debug)]
@@ -16,7 +37,7 @@ pub struct Status(String);
 impl Status {
     /// Reads it; `None` when the task or /proc is not there.
     pub fn read(pid: i32) -> Option<Self> {
-        let bytes = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+        let bytes = read(&format!("/proc/{pid}/status"), 4096).ok()?;
         Some(Self(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
@@ -153,7 +174,7 @@ fn open(tid: i32, path: &[u8], flags: i32) -> Option<OwnedFd> {
 }
 
 fn open_now(tid: i32, path: &CString, flags: i32, how_to: u64) -> Result<OwnedFd, i32> {
-    let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(0);
+    let errno = |e: io::Error| e.raw_os_error().unwrap_or(0);
     let root = File::open(format!("/proc/{tid}/root")).map_err(errno)?;
     // SAFETY: all-zero bytes are a valid open_how, which the kernel reads; the
     // path ends in NUL and lives through the call; the descriptor is ours.
@@ -164,7 +185,7 @@ fn open_now(tid: i32, path: &CString, flags: i32, how_to: u64) -> Result<OwnedFd
         let (root, size) = (root.as_raw_fd(), size_of_val(&how));
         let fd = libc::syscall(libc::SYS_openat2, root, path.as_ptr(), &raw const how, size);
         if fd < 0 {
-            return Err(errno(std::io::Error::last_os_error()));
+            return Err(errno(io::Error::last_os_error()));
         }
         Ok(OwnedFd::from_raw_fd(fd as i32))
     }

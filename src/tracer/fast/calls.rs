@@ -11,6 +11,9 @@ use super::layout::{self, ARENA, CHUNK, FAST, NUMBERS, ROWS, SLOW};
 use super::space::Space;
 use super::{Fast, ON_ADDRESSES, byte_of, memory_of, remote, trampoline};
 
+/// Stops of a site after which it is patched: that costs about what two of them do.
+const HITS: u32 = 3;
+
 impl Fast {
     /// A call stopped at its entry. `quiet`: nothing else of its thread is under way,
     /// and it is the filter that made it stop. `makes` says of a thread that it makes a
@@ -160,7 +163,7 @@ impl Fast {
         };
         site.hits = site.hits.saturating_add(1);
         let stub = Space::stub_slow(self.base, site);
-        let (first, second) = (site.hits == 1, site.hits >= 2 && !site.tried);
+        let (first, second) = (site.hits == 1, site.hits >= HITS && !site.tried);
         if first {
             self.summary.redirected += 1;
         }

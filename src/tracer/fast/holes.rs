@@ -5,8 +5,6 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -16,7 +14,7 @@ use gimli::{
 };
 use globset::GlobSet;
 
-use super::super::memory;
+use super::super::{memory, proc};
 use super::padding::{Body, is_aimed_at, is_padding};
 
 /// A place for a jump.
@@ -115,9 +113,7 @@ impl Holes {
 
     /// The file that is mapped at `ip`, and where its begin is.
     fn file_at(&self, tid: i32, ip: u64) -> Option<(FileKey, u64)> {
-        // Most fit in here, and the kernel gives a page at a time.
-        let mut text = Vec::with_capacity(16 << 10);
-        File::open(format!("/proc/{tid}/maps")).ok()?.read_to_end(&mut text).ok()?;
+        let text = proc::read(&format!("/proc/{tid}/maps"), 16 << 10).ok()?;
         let text = String::from_utf8_lossy(&text);
         let mut begin: Option<Mapping> = None;
         for mapping in text.lines().filter_map(parse) {

@@ -72,6 +72,34 @@ pub struct Head {
     pub negative: u64,
 }
 
+/// One call that is made for the tracer, as the code pages have it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// Negative: none follows.
+    pub number: i64,
+    /// Its arguments.
+    pub arguments: [u64; 6],
+}
+
+impl Call {
+    /// Behind the last.
+    pub const NONE: Self = Self { number: -1, arguments: [0; 6] };
+
+    /// A call; arguments that are not given are 0.
+    pub fn new(number: i64, given: &[u64]) -> Self {
+        let mut arguments = [0; 6];
+        arguments.iter_mut().zip(given).for_each(|(argument, value)| *argument = *value);
+        Self { number, arguments }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let number = self.number.to_le_bytes();
+        number.into_iter().chain(self.arguments.iter().flat_map(|a| a.to_le_bytes())).collect()
+    }
+}
+
 /// What one thread counts into. It is shared with the tracer, and found by the GS base.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +129,9 @@ pub const TABLE: u64 = 0x1000;
 pub const DATA: u64 = 0x1200;
 /// Bytes there.
 pub const DATA_LENGTH: usize = 0xe00;
+/// Calls that are made for the tracer in one go: no call, and room for some.
+pub const CALLS: u64 = DATA + 0xc00;
+const _: () = assert!(CALLS as usize + 5 * size_of::<Call>() <= DATA as usize + DATA_LENGTH);
 /// The stubs.
 pub const STUBS: u64 = 0x2000;
 /// Distance of two stubs.

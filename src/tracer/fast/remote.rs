@@ -4,7 +4,10 @@ use std::io;
 
 use super::super::arch::{Native, Registers};
 use super::super::kernel::{self, Waited};
+use super::super::memory;
 use super::super::stop::{Report, Stop, report};
+use super::layout::{CALLS, Call};
+use super::trampoline;
 
 /// Why a call could not be made.
 #[derive(Debug)]
@@ -28,10 +31,11 @@ pub struct Remote {
     tid: i32,
     /// Address of a `syscall` instruction.
     site: u64,
-    /// The same in our code pages, where a call takes one stop instead of three.
+    /// It is under the gate.
+    gated: bool,
+    /// Where our code pages are, once calls are made there, under the gate: one stop
+    /// for some of them.
     ours: Option<u64>,
-    /// The stop behind a call in our code, which is itself one that is skipped.
-    skipped: bool,
     before: Native,
     mask: u64,
     /// It was to stop, and must be told again.
@@ -52,41 +56,94 @@ pub fn native(tid: i32) -> io::Result<Native> {
     }
 }
 
+/// What a call returned.
+fn result(value: u64) -> Result<u64, Failure> {
+    if (-4095..0).contains(&(value as i64)) {
+        return Err(Failure::Os(io::Error::from_raw_os_error(-(value as i64) as i32)));
+    }
+    Ok(value)
+}
+
 impl Remote {
     /// Begins. The thread must be at an exit stop; `site` is a `syscall` instruction.
-    pub fn begin(tid: i32, site: u64) -> Result<Self, Failure> {
+    pub fn begin(tid: i32, site: u64, gated: bool) -> Result<Self, Failure> {
         let before = native(tid)?;
         let mask = kernel::signal_mask(tid)?;
         kernel::set_signal_mask(tid, u64::MAX)?;
-        let (ours, skipped, stopped, dying, last) = (None, false, false, false, None);
-        Ok(Self { tid, site, ours, skipped, before, mask, stopped, dying, last })
+        let (ours, stopped, dying, last) = (None, false, false, None);
+        Ok(Self { tid, site, gated, ours, before, mask, stopped, dying, last })
     }
 
-    /// From now on, by this `syscall` of our code pages, under the gate; or no more.
-    pub fn set_ours(&mut self, at: Option<u64>) {
-        self.ours = at;
+    /// From now on in our code pages, which are there, under the gate; or no more.
+    pub fn set_ours(&mut self, base: Option<u64>) {
+        self.ours = base;
     }
 
     /// Makes one call and gives what it returned.
-    pub fn call(&mut self, number: i64, args: &[u64]) -> Result<u64, Failure> {
+    pub fn call(&mut self, number: i64, arguments: &[u64]) -> Result<u64, Failure> {
+        let first = Call::new(number, arguments);
+        match self.ours {
+            Some(base) => result(self.make_in_ours(base, &first, base + CALLS)?.r12),
+            None => self.make(&first),
+        }
+    }
+
+    /// Makes three calls, whatever the first ones return, and gives what that was.
+    pub fn call_all(&mut self, calls: &[Call; 3]) -> Result<[Result<u64, Failure>; 3], Failure> {
+        let [first, second, third] = calls;
+        let Some(base) = self.ours else {
+            let mut go_on = |call| match self.make(call) {
+                Err(Failure::Dying(waited)) => Err(Failure::Dying(waited)),
+                result => Ok(result),
+            };
+            return Ok([go_on(first)?, go_on(second)?, go_on(third)?]);
+        };
+        // Behind the one that is always there.
+        let list = base + CALLS + size_of::<Call>() as u64;
+        let rest = [second.bytes(), third.bytes(), Call::NONE.bytes()].concat();
+        memory::write(self.tid, list, &rest)?;
+        let r = self.make_in_ours(base, first, list)?;
+        Ok([r.r14, r.r13, r.r12].map(result))
+    }
+
+    /// Makes a call by the site.
+    fn make(&mut self, call: &Call) -> Result<u64, Failure> {
+        self.set(self.site, call, 0)?;
+        if self.gated {
+            self.run(false)?;
+        } else {
+            self.run(true)?;
+        }
+        self.run(true)?;
+        result(native(self.tid)?.rax)
+    }
+
+    /// Makes a call in our code pages, and those that are listed at `list`.
+    fn make_in_ours(&mut self, base: u64, call: &Call, list: u64) -> Result<Native, Failure> {
+        self.set(trampoline::remote(base), call, list)?;
+        self.run(false)?;
+        Ok(native(self.tid)?)
+    }
+
+    fn set(&self, ip: u64, call: &Call, list: u64) -> Result<(), Failure> {
         if self.dying {
             return Err(Failure::Dying(None));
         }
         let mut r = self.before;
-        r.rip = self.ours.unwrap_or(self.site);
-        r.rax = number as u64;
+        (r.rip, r.rbx) = (ip, list);
+        r.rax = call.number as u64;
         r.orig_rax = u64::MAX; // Not in a call.
-        let argument = |i: usize| args.get(i).copied().unwrap_or(0);
-        [r.rdi, r.rsi, r.rdx] = [argument(0), argument(1), argument(2)];
-        [r.r10, r.r8, r.r9] = [argument(3), argument(4), argument(5)];
-        kernel::set_registers(self.tid, &Registers::Native(r))?;
-        // The call that was skipped has an exit stop too, where it is asked for.
-        let before = u32::from(std::mem::replace(&mut self.skipped, self.ours.is_some()));
-        let mut sides = 0;
+        [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = call.arguments;
+        Ok(kernel::set_registers(self.tid, &Registers::Native(r))?)
+    }
+
+    /// Lets it run to the next side of a call, or to the filter's stop.
+    fn run(&mut self, to_side: bool) -> Result<(), Failure> {
         loop {
-            match self.ours {
-                Some(_) => kernel::resume(self.tid, 0)?,
-                None => kernel::resume_to_syscall(self.tid, 0)?,
+            if to_side {
+                kernel::resume_to_syscall(self.tid, 0)?;
+            } else {
+                kernel::resume(self.tid, 0)?;
             }
             let waited = loop {
                 match kernel::poll_for(self.tid) {
@@ -97,12 +154,11 @@ impl Remote {
                 }
             };
             match report(waited.status) {
-                Report::Syscall if sides < 1 + before => sides += 1,
-                Report::Syscall => break,
-                Report::Seccomp if self.ours.is_some() => break,
+                Report::Syscall if to_side => return Ok(()),
+                Report::Seccomp if !to_side => return Ok(()),
                 // Nothing else can be: all others are blocked.
                 Report::Signal(_) | Report::Plain(Stop::GroupStop { .. }) => self.stopped = true,
-                Report::Seccomp | Report::Plain(Stop::Trap) => {}
+                Report::Syscall | Report::Seccomp | Report::Plain(Stop::Trap) => {}
                 _ => {
                     self.dying = true;
                     self.last = waited.taken.then(|| Box::new(waited));
@@ -110,12 +166,6 @@ impl Remote {
                 }
             }
         }
-        let r = native(self.tid)?;
-        let value = if self.ours.is_some() { r.rbx } else { r.rax };
-        if (-4095..0).contains(&(value as i64)) {
-            return Err(Failure::Os(io::Error::from_raw_os_error(-(value as i64) as i32)));
-        }
-        Ok(value)
     }
 
     /// Ends: all is as it was.

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
@@ -11,7 +12,7 @@ use super::super::kernel::Waited;
 use super::super::memory;
 use super::super::proc::Status;
 use super::arena::Chunk;
-use super::layout::{self, ARENA, CHUNK, CODE, DATA, DATA_LENGTH, NUMBERS};
+use super::layout::{self, ARENA, CHUNK, CODE, Call, DATA, DATA_LENGTH, NUMBERS};
 use super::remote::{Failure, Remote};
 use super::space::Space;
 use super::{Fast, byte_of, trampoline};
@@ -138,7 +139,7 @@ impl Fast {
         if !has_room(tid, ARENA + CHUNK as u64) {
             return Err(because(NO_ROOM));
         }
-        let mut remote = Remote::begin(tid, site)?;
+        let mut remote = Remote::begin(tid, site, gated)?;
         let entered = self.map_all(tid, &mut remote, gated);
         match remote.end() {
             Ok(()) => entered,
@@ -174,22 +175,26 @@ impl Fast {
         write(base + layout::TRAMPOLINE, &trampoline::code(base))?;
         let table = self.table();
         write(base + layout::TABLE, &[&table[..], &self.data()].concat())?;
-        remote.set_ours(gated.then(|| trampoline::remote(base)));
-        let chunk = self.map_chunk(tid, remote, 0)?;
+        remote.set_ours(gated.then_some(base));
         // There is a gap between the two, of which the kernel complains at the end.
-        let length = ARENA + CHUNK as u64;
-        let _ = remote.call(libc::SYS_madvise, &[base, length, libc::MADV_DONTDUMP as u64]);
+        let chunk = self.map_chunk(tid, remote, 0, base..base + ARENA + CHUNK as u64)?;
         if !gated {
             self.install_gate(remote)?;
         }
         Ok(Space::new(chunk, table))
     }
 
-    /// Maps one more chunk of slots.
-    fn map_chunk(&self, tid: i32, remote: &mut Remote, number: u64) -> Result<Rc<Chunk>, Failure> {
+    /// Maps one more chunk of slots. `not_dumped`: what a core is not to have.
+    fn map_chunk(
+        &self,
+        tid: i32,
+        remote: &mut Remote,
+        number: u64,
+        not_dumped: Range<u64>,
+    ) -> Result<Rc<Chunk>, Failure> {
         const FLAGS: u64 = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as u64;
         let fd = remote.call(libc::SYS_memfd_create, &[self.base + NAME, FLAGS])?;
-        let mapped = (|| {
+        let fetched = (|| {
             let path = format!("/proc/{tid}/fd/{fd}");
             let file = OpenOptions::new().read(true).write(true).open(&path)?;
             // Another thread may have put a file of its own there.
@@ -197,19 +202,30 @@ impl Fast {
             if !name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:coldtrace") {
                 return Err(Failure::Os(io::Error::from_raw_os_error(libc::EBADF)));
             }
-            let chunk = Chunk::map(&file)?;
-            let at = self.base + ARENA + number * CHUNK as u64;
-            let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-            let flags = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
-            let got = remote.call(libc::SYS_mmap, &[at, CHUNK as u64, access, flags, fd, 0])?;
-            if got != at {
-                let _ = remote.call(libc::SYS_munmap, &[got, CHUNK as u64]);
-                return Err(Failure::Os(io::Error::from(io::ErrorKind::AddrInUse)));
-            }
-            Ok(chunk)
+            Ok(Chunk::map(&file)?)
         })();
-        let closed = remote.call(libc::SYS_close, &[fd]);
-        let chunk = mapped?;
+        let chunk = match fetched {
+            Ok(chunk) => chunk,
+            Err(failure) => {
+                remote.call(libc::SYS_close, &[fd])?;
+                return Err(failure);
+            }
+        };
+        let at = self.base + ARENA + number * CHUNK as u64;
+        let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
+        let length = not_dumped.end - not_dumped.start;
+        let advice = libc::MADV_DONTDUMP as u64;
+        let [mapped, closed, _] = remote.call_all(&[
+            Call::new(libc::SYS_mmap, &[at, CHUNK as u64, access, flags, fd, 0]),
+            Call::new(libc::SYS_close, &[fd]),
+            Call::new(libc::SYS_madvise, &[not_dumped.start, length, advice]),
+        ])?;
+        let mapped = mapped?;
+        if mapped != at {
+            let _ = remote.call(libc::SYS_munmap, &[mapped, CHUNK as u64]);
+            return Err(Failure::Os(io::Error::from(io::ErrorKind::AddrInUse)));
+        }
         closed.map(|_| chunk)
     }
 
@@ -258,6 +274,7 @@ impl Fast {
             }
         };
         put(NAME, b"coldtrace");
+        put(layout::CALLS, &Call::NONE.bytes());
         let gate = super::gate::filter(trampoline::let_through(self.base));
         let strict = super::gate::strict();
         for (program, filter, (bytes, length)) in
@@ -296,13 +313,10 @@ impl Fast {
             return Ok(());
         }
         let mapped = (|| {
-            let ours = trampoline::remote(self.base);
-            let mut remote = Remote::begin(tid, ours)?;
-            remote.set_ours(Some(ours));
-            let mapped = self.map_chunk(tid, &mut remote, number);
+            let mut remote = Remote::begin(tid, trampoline::remote(self.base), true)?;
+            remote.set_ours(Some(self.base));
             let at = self.base + ARENA + number * CHUNK as u64;
-            let advice = libc::MADV_DONTDUMP as u64;
-            let _ = remote.call(libc::SYS_madvise, &[at, CHUNK as u64, advice]);
+            let mapped = self.map_chunk(tid, &mut remote, number, at..at + CHUNK as u64);
             remote.end()?;
             mapped
         })();

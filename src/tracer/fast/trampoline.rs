@@ -168,12 +168,25 @@ std::arch::global_asm!(
     "inc qword ptr gs:[rax + 8]",
     "coldtrace_t_error_done:",
     "jmp coldtrace_t_count",
-    // Calls that are made for the tracer, each of which ends in a stop.
+    // Calls that are made for the tracer, with one stop behind the last. rbx: those that
+    // follow the first, each a number and six arguments, and -1. r12 to r14: the last
+    // results, latest first.
     "coldtrace_t_remote:",
     "syscall",
     "coldtrace_t_remote_made:",
-    "mov rbx, rax",
-    "mov eax, -1",
+    "mov r14, r13",
+    "mov r13, r12",
+    "mov r12, rax",
+    "mov rax, qword ptr [rbx]",
+    "mov rdi, qword ptr [rbx + 8]",
+    "mov rsi, qword ptr [rbx + 16]",
+    "mov rdx, qword ptr [rbx + 24]",
+    "mov r10, qword ptr [rbx + 32]",
+    "mov r8, qword ptr [rbx + 40]",
+    "mov r9, qword ptr [rbx + 48]",
+    "add rbx, {one_call}",
+    "test eax, eax",
+    "jns coldtrace_t_remote",
     "syscall",
     "ud2",
     "coldtrace_t_end:",
@@ -201,6 +214,7 @@ std::arch::global_asm!(
     top = const OCTAVES + 2,
     last_bucket = const BUCKETS - 1,
     to_return = const STUB_SLOW - STUB_RETURN,
+    one_call = const size_of::<layout::Call>(),
 );
 
 macro_rules! marks {
@@ -276,8 +290,8 @@ pub fn let_through(base: u64) -> [u64; 2] {
     [base + marks.returned, base + marks.remote_made]
 }
 
-/// The `syscall` by which calls are made for the tracer, with the result in rbx at the
-/// stop behind it: in code pages at `base`, under the gate.
+/// The `syscall` by which calls are made for the tracer, and where it stops behind them,
+/// with the last three results in r12 to r14: in code pages at `base`, under the gate.
 pub fn remote(base: u64) -> u64 {
     base + Marks::get().remote
 }

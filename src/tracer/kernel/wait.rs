@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::super::event::{Nanos, Usage};
+use super::super::proc;
 use super::{clock, now};
 
 /// How long to poll before sleeping, ns. A sleeping tracer is woken on another
@@ -122,7 +123,8 @@ pub fn time_for(pid: i32) -> io::Result<Option<Timed>> {
 }
 
 fn schedule(pid: i32) -> Option<Schedule> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let text = proc::read(&format!("/proc/{pid}/schedstat"), 128).ok()?;
+    let text = String::from_utf8_lossy(&text);
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     Some(Schedule { on_cpu: numbers.next()?.ok()?, runnable: numbers.next()?.ok()? })
 }
@@ -385,7 +387,7 @@ pub fn own_usage(pid: i32) -> Option<Usage> {
 
 /// Fields 10 and 12 of /proc/PID/stat (proc_pid_stat(5)).
 fn faults(pid: i32) -> Option<(u64, u64)> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = proc::read(&format!("/proc/{pid}/stat"), 1024).ok()?;
     // The name may hold anything, closing parentheses too: the last one ends it.
     let end = stat.iter().rposition(|&b| b == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
