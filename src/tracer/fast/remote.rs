@@ -4,7 +4,7 @@ use std::io;
 
 use super::super::arch::{Native, Registers};
 use super::super::kernel::{self, Waited};
-use super::super::memory;
+use super::super::memory::Writer;
 use super::super::stop::{Report, Stop, report};
 use super::layout::{CALLS, Call};
 use super::trampoline;
@@ -36,6 +36,8 @@ pub struct Remote {
     /// Where our code pages are, once calls are made there, under the gate: one stop
     /// for some of them.
     ours: Option<u64>,
+    /// Its memory, once something is written there.
+    memory: Option<Writer>,
     before: Native,
     mask: u64,
     /// It was to stop, and must be told again.
@@ -70,8 +72,17 @@ impl Remote {
         let before = native(tid)?;
         let mask = kernel::signal_mask(tid)?;
         kernel::set_signal_mask(tid, u64::MAX)?;
-        let (ours, stopped, dying, last) = (None, false, false, None);
-        Ok(Self { tid, site, gated, ours, before, mask, stopped, dying, last })
+        let (ours, memory, stopped, dying, last) = (None, None, false, false, None);
+        Ok(Self { tid, site, gated, ours, memory, before, mask, stopped, dying, last })
+    }
+
+    /// Its memory.
+    pub fn memory(&mut self) -> io::Result<&Writer> {
+        let memory = match self.memory.take() {
+            Some(memory) => memory,
+            None => Writer::open(self.tid)?,
+        };
+        Ok(self.memory.insert(memory))
     }
 
     /// From now on in our code pages, which are there, under the gate; or no more.
@@ -101,7 +112,7 @@ impl Remote {
         // Behind the one that is always there.
         let list = base + CALLS + size_of::<Call>() as u64;
         let rest = [second.bytes(), third.bytes(), Call::NONE.bytes()].concat();
-        memory::write(self.tid, list, &rest)?;
+        self.memory()?.write(list, &rest)?;
         let r = self.make_in_ours(base, first, list)?;
         Ok([r.r14, r.r13, r.r12].map(result))
     }
@@ -168,11 +179,11 @@ impl Remote {
         }
     }
 
-    /// Ends: all is as it was.
+    /// Ends: all is as it was. Gives its memory, if something was written there.
     ///
     /// # Errors
     /// [`Failure::Dying`] with what is still to be served, whatever a call said of it.
-    pub fn end(self) -> Result<(), Failure> {
+    pub fn end(self) -> Result<Option<Writer>, Failure> {
         if self.dying {
             return Err(Failure::Dying(self.last));
         }
@@ -185,6 +196,6 @@ impl Remote {
             // number is its own. It stops its process, as it was told to.
             unsafe { libc::syscall(libc::SYS_tkill, self.tid, libc::SIGSTOP) };
         }
-        Ok(())
+        Ok(self.memory)
     }
 }

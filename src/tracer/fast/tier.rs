@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::super::error::reason;
 use super::super::inside::Program;
 use super::super::kernel::Waited;
-use super::super::memory;
+use super::super::memory::{self, Writer};
 use super::super::proc::Status;
 use super::arena::Chunk;
 use super::layout::{self, ARENA, CHUNK, CODE, Call, DATA, DATA_LENGTH, NUMBERS};
@@ -25,9 +25,10 @@ const GATE_FILTER: u64 = DATA + 0x50;
 const STRICT: u64 = DATA + 0x140;
 const STRICT_FILTER: u64 = DATA + 0x150;
 
-/// Calls after which a program counts that is under the gate already: each of them
-/// takes two stops, and bringing in our code eight.
-const AFTER_EXEC: u32 = 4;
+/// Calls after which a program counts that is under the gate already. Bringing in our
+/// code takes four stops and as much again; a program that does nothing makes thirty
+/// calls, mostly from different places, and had better not be asked.
+const AFTER_EXEC: u32 = 32;
 
 /// Why a process goes on as before.
 #[derive(Debug)]
@@ -103,9 +104,10 @@ impl Fast {
             return Ok(false); // Behind exec and rt_sigreturn anything may be.
         }
         match self.enter(tid, site, is_call) {
-            Ok(space) => {
+            Ok((space, memory)) => {
                 let id = self.next_space;
                 self.next_space += 1;
+                self.memory = memory.map(|memory| (id, memory));
                 self.spaces.insert(id, Space { users: siblings.len() as u32, ..space });
                 for sibling in siblings {
                     let thread = self.threads.entry(*sibling).or_default();
@@ -125,7 +127,12 @@ impl Fast {
         }
     }
 
-    fn enter(&self, tid: i32, site: u64, is_call: bool) -> Result<Space, Refusal> {
+    fn enter(
+        &self,
+        tid: i32,
+        site: u64,
+        is_call: bool,
+    ) -> Result<(Space, Option<Writer>), Refusal> {
         let gated = self.is_gated(tid);
         if !gated {
             let seccomp = Status::read(tid).and_then(|s| s.number::<u32>("Seccomp:"));
@@ -141,10 +148,8 @@ impl Fast {
         }
         let mut remote = Remote::begin(tid, site, gated)?;
         let entered = self.map_all(tid, &mut remote, gated);
-        match remote.end() {
-            Ok(()) => entered,
-            Err(failure) => Err(failure.into()),
-        }
+        let memory = remote.end()?;
+        Ok((entered?, memory))
     }
 
     fn map_all(&self, tid: i32, remote: &mut Remote, gated: bool) -> Result<Space, Refusal> {
@@ -167,14 +172,16 @@ impl Fast {
     }
 
     fn fill(&self, tid: i32, remote: &mut Remote, gated: bool) -> Result<Space, Refusal> {
-        let write = |at: u64, bytes: &[u8]| {
-            memory::write(tid, at, bytes)
-                .map_err(|e| because(format!("cannot write its memory: {}", reason(&e))))
-        };
         let base = self.base;
-        write(base + layout::TRAMPOLINE, &trampoline::code(base))?;
         let table = self.table();
-        write(base + layout::TABLE, &[&table[..], &self.data()].concat())?;
+        let data = [&table[..], &self.data()].concat();
+        remote
+            .memory()
+            .and_then(|memory| {
+                memory.write(base + layout::TRAMPOLINE, &trampoline::code(base))?;
+                memory.write(base + layout::TABLE, &data)
+            })
+            .map_err(|e| because(format!("cannot write its memory: {}", reason(&e))))?;
         remote.set_ours(gated.then_some(base));
         // There is a gap between the two, of which the kernel complains at the end.
         let chunk = self.map_chunk(tid, remote, 0, base..base + ARENA + CHUNK as u64)?;
