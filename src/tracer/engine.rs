@@ -414,6 +414,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             {
                 self.asleep.insert(tid, since);
             }
+            self.tasks.ask_to_stop(tid);
             let _ = kernel::interrupt(tid); // Dying: its end is reported.
         }
     }

@@ -88,7 +88,7 @@ impl Fast {
     pub fn unpark(&mut self, _: i32) -> Result<(), Option<Box<Waited>>> {
         match *self {}
     }
-    pub fn strict_filter(&self, _: i32) -> Option<u64> {
+    pub fn strict_filter(&self, _: i32, _: u64) -> Option<u64> {
         match *self {}
     }
 }

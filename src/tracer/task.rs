@@ -127,8 +127,8 @@ impl Interrupted {
 enum Issuer {
     /// The kernel, of itself.
     Kernel,
-    /// The kernel, because attaching interrupted it.
-    Attach,
+    /// The kernel, because the tracer made the thread stop, and nothing else did.
+    Interrupt,
     /// The tracer.
     Tracer,
 }
@@ -154,6 +154,8 @@ pub struct Task {
     launching: bool,
     /// Its next first stop is its arrival; whether the call it is in counts.
     arriving: Option<bool>,
+    /// The tracer asked it to stop, and it has not yet.
+    asked: bool,
     current: Option<InFlight>,
     held: Option<Held>,
     interrupted: Vec<Interrupted>,
@@ -166,6 +168,7 @@ impl Task {
             follow,
             launching: false,
             arriving: None,
+            asked: false,
             current: None,
             held: None,
             interrupted: Vec::new(),
@@ -233,6 +236,11 @@ impl Task {
             self.arriving = Some(false);
         }
         interrupt
+    }
+
+    /// The tracer is about to make it stop, for a trap.
+    pub fn ask_to_stop(&mut self) {
+        self.asked = self.arriving.is_none();
     }
 
     /// Whether its next first stop is an arrival.
@@ -328,9 +336,11 @@ impl Task {
                 Action::Wait
             }
             Stop::Dying => Action::Wait,
-            Stop::Trap | Stop::Vsyscall | Stop::Child { .. } | Stop::Unknown { .. } => {
+            Stop::Trap => {
+                self.asked = false;
                 self.resume(0)
             }
+            Stop::Vsyscall | Stop::Child { .. } | Stop::Unknown { .. } => self.resume(0),
         }
     }
 
@@ -427,7 +437,7 @@ impl Task {
                     match by {
                         Issuer::Kernel => call.restarts += 1,
                         Issuer::Tracer => call.repaired += 1,
-                        Issuer::Attach => {}
+                        Issuer::Interrupt => {}
                     }
                 }
                 return;
@@ -451,6 +461,8 @@ impl Task {
     }
 
     fn leave(&mut self, value: i64, ip: u64, sp: u64, at: Nanos, settle: &mut impl FnMut(Settled)) {
+        // Any stop clears the request, but a call that has entered is interrupted by it.
+        let asked = std::mem::take(&mut self.asked);
         let Some(call) = self.current.take() else {
             return; // Entered before anybody watched.
         };
@@ -466,7 +478,9 @@ impl Task {
                 let oldest = self.interrupted.remove(0);
                 self.cut(oldest.call, Outcome::Abandoned, None, settle);
             }
-            self.interrupted.push(Interrupted::fresh(call, Issuer::Kernel));
+            // A signal that came too is reported next.
+            let by = if asked { Issuer::Interrupt } else { Issuer::Kernel };
+            self.interrupted.push(Interrupted::fresh(call, by));
         } else if value == call.entry.sys.number {
             // What SECCOMP_RET_TRAP leaves in the register. The next stop tells.
             self.held = Some(Held { call, at });
@@ -497,7 +511,7 @@ impl Task {
         let (entry, value) = inside?;
         let call = InFlight { silent: !counted, asleep: since, ..InFlight::new(entry) };
         if is_interruption(value) {
-            self.interrupted.push(Interrupted::fresh(call, Issuer::Attach));
+            self.interrupted.push(Interrupted::fresh(call, Issuer::Interrupt));
         } else if value == EINTR && spurious && entry.sys.is_repairable() {
             self.current = Some(call);
             return self.reissue(at);
@@ -553,6 +567,9 @@ impl Task {
                 self.interrupted.pop();
                 self.finish(call, EINTR, at, settle);
                 return Action::EndInEintr { entry: call.entry, signal };
+            }
+            if top.by == Issuer::Interrupt {
+                top.by = Issuer::Kernel; // It would have been without.
             }
             if disposition == Disposition::Handled {
                 top.fresh = false;

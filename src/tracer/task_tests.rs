@@ -76,6 +76,34 @@ fn a_restart_without_a_handler_is_the_same_call() {
     }
 }
 
+/// Of a thread that the tracer made stop, with what came between its call's two entries.
+fn asked(between: &[Stop]) -> Vec<Seen> {
+    let mut task = Task::new(Follow::Every);
+    task.ask_to_stop();
+    let mut settled = Vec::new();
+    let begin = [entry(READ, 10, 90), exit(-512, 10, 90)];
+    let end = [entry(READ, 10, 90), exit(3, 10, 90)];
+    for (at, stop) in begin.iter().chain(between).chain(&end).enumerate() {
+        task.step(stop, at as u64, &mut |s: Settled| {
+            settled.push((s.call.entry.sys.number, s.outcome, s.call.restarts, None));
+        });
+    }
+    settled
+}
+
+#[test]
+fn a_restart_that_only_the_tracer_caused_is_none() {
+    let read = |restarts| [(READ, Outcome::Returned(3), restarts, None)];
+    for between in [&[][..], &[Stop::Trap]] {
+        assert_eq!(asked(between), read(0));
+        // A signal would have done so too.
+        for disposition in [Disposition::Ignored, Disposition::Default] {
+            let came = signal(libc::SIGWINCH, disposition);
+            assert_eq!(asked(&[between, &[came]].concat()), read(1));
+        }
+    }
+}
+
 #[test]
 fn a_handler_that_returns_to_the_instruction_restarts_the_call() {
     let (settled, _) = replay(&[

@@ -293,6 +293,13 @@ impl Tasks {
         }
     }
 
+    /// See [`Task::ask_to_stop`].
+    pub fn ask_to_stop(&mut self, tid: i32) {
+        if let Some(slot) = self.slots.get_mut(&tid) {
+            slot.task.ask_to_stop();
+        }
+    }
+
     /// All threads of a thread's process stop at a filter from now on.
     pub fn follow_by_filter(&mut self, tid: i32) {
         let Some(process) = self.slots.get(&tid).map(|s| s.process) else { return };

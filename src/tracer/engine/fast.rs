@@ -212,7 +212,7 @@ impl Engine<'_, '_> {
             }
             _ => return,
         }
-        let Some(program) = self.fast.as_ref().and_then(|fast| fast.strict_filter(tid)) else {
+        let Some(program) = self.fast.as_ref().and_then(|fast| fast.strict_filter(tid, entry.sp)) else {
             return;
         };
         args[2] = program;

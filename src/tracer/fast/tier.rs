@@ -294,9 +294,21 @@ impl Fast {
         data
     }
 
-    /// Where the filter in the place of strict mode is, in a space that counts.
-    pub fn strict_filter(&self, tid: i32) -> Option<u64> {
-        self.threads.get(&tid)?.space.map(|_| self.base + STRICT)
+    /// Where the filter in the place of strict mode is, of a thread under the gate whose
+    /// stack ends at `sp`. Below that and the red zone memory is nobody's.
+    pub fn strict_filter(&self, tid: i32, sp: u64) -> Option<u64> {
+        const RED_ZONE: u64 = 128;
+        const HEADER: usize = 16;
+        let thread = self.threads.get(&tid).filter(|thread| thread.gated)?;
+        if thread.space.is_some() {
+            return Some(self.base + STRICT);
+        }
+        let (filter, length) = super::gate::strict();
+        let at = sp.checked_sub(RED_ZONE + (HEADER + filter.len()) as u64)? & !15;
+        let mut program = [0; HEADER];
+        program[..2].copy_from_slice(&length.to_le_bytes());
+        program[8..].copy_from_slice(&(at + HEADER as u64).to_le_bytes());
+        memory::write(tid, at, &[&program[..], &filter].concat()).ok().map(|()| at)
     }
 
     /// Whether a thread, at an exit stop, has no slot for want of room.
