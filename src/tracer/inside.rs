@@ -60,6 +60,8 @@ pub enum Met {
     Tell(Entry),
     /// It goes on without them.
     Led,
+    /// It has returned from this call, in EINTR.
+    Interrupted(Caught),
 }
 
 /// A program that a process runs.

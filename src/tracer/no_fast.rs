@@ -37,6 +37,9 @@ impl Fast {
     pub fn at_call(&mut self, _: i32, _: Entry, _: bool, _: &dyn Fn(i32) -> bool) -> Met {
         match *self {}
     }
+    pub fn asks(&self, _: u64) -> bool {
+        false
+    }
     pub fn step_back(&mut self, _: i32, _: bool) -> Option<Caught> {
         match *self {}
     }

@@ -29,10 +29,14 @@ impl Engine<'_, '_> {
                 Some(self.classify(tid, status))
             }
             Report::Syscall | Report::Seccomp => match self.classify(tid, status) {
-                Stop::Entry(entry) => self.meet_call(tid, entry, false).map(Stop::Entry),
+                Stop::Entry(entry) if self.fast.as_ref().is_some_and(|f| f.asks(entry.ip)) => {
+                    self.act(tid, Action::Syscall(0)); // The filter is next.
+                    None
+                }
+                Stop::Entry(entry) => self.meet_call(tid, entry, false, Stop::Entry),
                 Stop::Seccomp(entry) => {
                     let quiet = self.tasks.is_quiet(tid);
-                    self.meet_call(tid, entry, quiet).map(Stop::Seccomp)
+                    self.meet_call(tid, entry, quiet, Stop::Seccomp)
                 }
                 stop => Some(stop),
             },
@@ -45,28 +49,40 @@ impl Engine<'_, '_> {
         let Some(caught) = self.step_back(tid, false) else {
             return self.classify(tid, status);
         };
-        let Caught { entry, at, value } = caught;
         let arriving = self.tasks.is_arriving(tid);
+        let exit = self.exit_of(tid, &caught);
+        if trap && (arriving || matches!(exit, Stop::Exit { spurious: true, .. })) {
+            return exit;
+        }
+        self.caught(tid, &caught);
+        self.classify(tid, status)
+    }
+
+    /// The end of a call that nobody saw enter, as if it had stopped there.
+    fn exit_of(&mut self, tid: i32, caught: &Caught) -> Stop {
+        let Caught { entry, at, value } = *caught;
         self.tasks.caught(tid, entry, at);
         let spurious = value == -i64::from(libc::EINTR)
             && self
                 .tasks
                 .may_repair(tid)
                 .is_some_and(|evidence| kernel::is_undisturbed(tid, evidence));
-        if trap && (arriving || spurious) {
-            // For the call it is as if it had stopped at its exit.
-            return Stop::Exit { value, ip: entry.ip, sp: entry.sp, spurious };
-        }
-        self.caught(tid, &caught);
-        self.classify(tid, status)
+        Stop::Exit { value, ip: entry.ip, sp: entry.sp, spurious }
     }
 
-    fn meet_call(&mut self, tid: i32, entry: Entry, quiet: bool) -> Option<Entry> {
-        let (Some(fast), tasks) = (&mut self.fast, &self.tasks) else { return Some(entry) };
+    fn meet_call(
+        &mut self,
+        tid: i32,
+        entry: Entry,
+        quiet: bool,
+        stop: fn(Entry) -> Stop,
+    ) -> Option<Stop> {
+        let (Some(fast), tasks) = (&mut self.fast, &self.tasks) else { return Some(stop(entry)) };
         let makes = |tid: i32| tasks.entry(tid).is_some_and(|entry| makes_tasks(&entry));
         match fast.at_call(tid, entry, quiet, &makes) {
-            Met::Tell(entry) => Some(entry),
+            Met::Tell(entry) => Some(stop(entry)),
             Met::Led => None,
+            Met::Interrupted(caught) => Some(self.exit_of(tid, &caught)),
         }
     }
 
@@ -212,7 +228,8 @@ impl Engine<'_, '_> {
             }
             _ => return,
         }
-        let Some(program) = self.fast.as_ref().and_then(|fast| fast.strict_filter(tid, entry.sp)) else {
+        let Some(program) = self.fast.as_ref().and_then(|fast| fast.strict_filter(tid, entry.sp))
+        else {
             return;
         };
         args[2] = program;

@@ -8,7 +8,7 @@ use super::super::inside::Caught;
 use super::super::stop::Entry;
 use super::super::{kernel, memory};
 use super::arena::Place;
-use super::trampoline::{self, Place as At, look};
+use super::trampoline::{self, Counted, Place as At, look};
 use super::{Fast, clock, harvest, layout, remote};
 
 impl Fast {
@@ -38,12 +38,19 @@ impl Fast {
         let head = slot.map(Place::head).unwrap_or_default();
         let found = look(r.rip - self.base, &r, &head);
         let site = space.site_of_stub(self.base, found.stub)?;
-        let in_call = (r.orig_rax as i64) >= 0 && found.place == At::Returned;
-        let interrupted = in_call && (ending || is_unsettled(found.rax, r.orig_rax));
-        // The kernel went back to start it again, by a number that is not its own.
-        let again = found.place == At::Before && found.rax == libc::SYS_restart_syscall as u64;
         let row = layout::row_at(head.call);
         let number = row.and_then(|row| self.rows.get(row)).map(|n| i64::from(*n));
+        let in_call = (r.orig_rax as i64) >= 0 && found.place == At::Returned;
+        let interrupted = match found.place {
+            At::Returned => in_call && (ending || is_unsettled(found.rax, r.orig_rax)),
+            At::Counting(Counted::Nothing) => {
+                found.rax as i64 == -i64::from(libc::EINTR)
+                    && number.is_some_and(|number| is_unsettled(found.rax, number as u64))
+            }
+            _ => false,
+        };
+        // The kernel went back to start it again, by a number that is not its own.
+        let again = found.place == At::Before && found.rax == libc::SYS_restart_syscall as u64;
         if interrupted || again {
             self.clock.look();
         }
@@ -58,8 +65,9 @@ impl Fast {
         trampoline::restore(&found, ip, &mut r);
         let _ = kernel::set_registers(tid, &Registers::Native(r));
         let counted = match found.place {
+            _ if caught.is_some() => None,
             At::Counting(counted) => Some(counted),
-            At::Returned if caught.is_none() => Some(trampoline::Counted::Nothing),
+            At::Returned => Some(Counted::Nothing),
             _ => None,
         };
         self.settle_slot(tid, counted, found.rax, row);
@@ -67,13 +75,7 @@ impl Fast {
     }
 
     /// What of a call is not counted yet is, and none is in flight.
-    fn settle_slot(
-        &mut self,
-        tid: i32,
-        counted: Option<trampoline::Counted>,
-        result: u64,
-        row: Option<usize>,
-    ) {
+    fn settle_slot(&mut self, tid: i32, counted: Option<Counted>, result: u64, row: Option<usize>) {
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         let Some(slot) = &thread.slot else { return };
         if let Some(counted) = counted

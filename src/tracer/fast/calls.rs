@@ -28,8 +28,10 @@ impl Fast {
         let Some(thread) = self.threads.get_mut(&tid) else { return Met::Tell(entry) };
         let Some(id) = thread.space else { return Met::Tell(entry) };
         let ours = self.is_ours(entry.ip);
-        if ours && entry.ip == trampoline::drained(self.base) {
-            let _ = self.step_back(tid, false);
+        if ours && self.asks(entry.ip) {
+            if let Some(caught) = self.step_back(tid, false) {
+                return Met::Interrupted(caught);
+            }
             let _ = kernel::resume(tid, 0); // Dying: its end is reported.
             return Met::Led;
         }
@@ -56,6 +58,11 @@ impl Fast {
             return Met::Led;
         }
         Met::Tell(entry)
+    }
+
+    /// Whether who stands there asks the tracer for something, by a call that is none.
+    pub fn asks(&self, ip: u64) -> bool {
+        [trampoline::drained(self.base), trampoline::asked(self.base)].contains(&ip)
     }
 
     /// A call that is to be counted went the slow way: its number may be new, or the

@@ -57,6 +57,8 @@ std::arch::global_asm!(
     "coldtrace_t_result:",
     "mov qword ptr gs:[{rdx}], rdx",
     "coldtrace_t_rdx_again:",
+    "cmp r11, -{eintr}",
+    "je 26f",
     "rdtsc",
     "shl rdx, 32",
     "or rax, rdx",
@@ -168,6 +170,15 @@ std::arch::global_asm!(
     "inc qword ptr gs:[rax + 8]",
     "coldtrace_t_error_done:",
     "jmp coldtrace_t_count",
+    // EINTR, and no signal that the tracer was told of: only tracing may have caused it.
+    // The tracer looks.
+    "coldtrace_t_eintr:",
+    "26:",
+    "mov qword ptr gs:[{result}], r11",
+    "mov eax, -1",
+    "syscall",
+    "coldtrace_t_asked:",
+    "ud2",
     // Calls that are made for the tracer, with one stop behind the last. rbx: those that
     // follow the first, each a number and six arguments, and -1. r12 to r14: the last
     // results, latest first.
@@ -193,6 +204,7 @@ std::arch::global_asm!(
     ".popsection",
     mode = const offset_of!(Head, mode),
     fast = const FAST as i32,
+    eintr = const libc::EINTR,
     flags = const offset_of!(Head, flags),
     rdx = const offset_of!(Head, rdx),
     stub = const offset_of!(Head, stub),
@@ -262,6 +274,8 @@ marks! {
     error = coldtrace_t_error,
     drained = coldtrace_t_drained,
     error_done = coldtrace_t_error_done,
+    eintr = coldtrace_t_eintr,
+    asked = coldtrace_t_asked,
     remote = coldtrace_t_remote,
     remote_made = coldtrace_t_remote_made,
     end = coldtrace_t_end,
@@ -299,6 +313,11 @@ pub fn remote(base: u64) -> u64 {
 /// Where a thread stands that asks for room.
 pub fn drained(base: u64) -> u64 {
     base + Marks::get().drained
+}
+
+/// Where a thread stands whose call ended in EINTR without a signal.
+pub fn asked(base: u64) -> u64 {
+    base + Marks::get().asked
 }
 
 /// The flags that `lahf` takes, and the overflow flag, in eflags.
@@ -386,7 +405,9 @@ pub fn look(at: u64, r: &Native, slot: &Head) -> Found {
         _ if at < m.error => counting(Counted::Total),
         _ if at == m.drained => after(Place::Counting(Counted::Time), slot.result, slot.rdx),
         _ if at < m.error_done => counting(Counted::Time),
-        _ => counting(Counted::Error),
+        _ if at < m.eintr => counting(Counted::Error),
+        _ if at == m.asked => after(Place::Counting(Counted::Nothing), slot.result, slot.rdx),
+        _ => counting(Counted::Nothing),
     }
 }
 

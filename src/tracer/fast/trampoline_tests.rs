@@ -159,6 +159,8 @@ enum End {
     Slow,
     /// Where the tracer makes room.
     Drained,
+    /// Where the tracer looks why a call was interrupted.
+    Asked,
 }
 
 /// One way through the trampoline.
@@ -171,8 +173,9 @@ struct Case {
     byte: u8,
     mode: u32,
     end: End,
-    /// What the call returns.
+    /// What the call returns, or is made to.
     result: i64,
+    made_to: bool,
     /// Of the row before: complement of the shortest, longest, errors.
     not_min: u64,
     max: u64,
@@ -291,6 +294,11 @@ fn steps(stepped: &Stepped, case: &Case, count: usize) -> Option<bool> {
         stepped.step();
         if stepped.at(rip) == marks.call {
             made = true;
+            if case.made_to {
+                let mut r = stepped.registers();
+                r.rax = case.result as u64;
+                stepped.set(&r);
+            }
             if let Some(ago) = case.ago {
                 let began = clock::cycles().wrapping_add_signed(-ago);
                 stepped.place().set(offset_of!(Head, clock), began);
@@ -305,6 +313,7 @@ fn end(stepped: &Stepped, rip: u64) -> Option<End> {
         _ if rip == SITE + 2 => Some(End::Back),
         _ if rip == stepped.stub => Some(End::Slow),
         _ if rip == drained(stepped.fast.base) => Some(End::Drained),
+        _ if rip == asked(stepped.fast.base) => Some(End::Asked),
         _ => None,
     }
 }
@@ -413,6 +422,7 @@ const PLAIN: Case = Case {
     mode: FAST,
     end: End::Back,
     result: 0,
+    made_to: false,
     not_min: 0,
     max: 0,
     errors: [(0, 0); ERRORS],
@@ -451,6 +461,13 @@ fn cases() -> Vec<Case> {
         Case { name: "takes long", ago: Some(1 << 40), ..plain.clone() },
         Case { name: "takes long and fails", ago: Some(1 << 40), ..close.clone() },
         Case { name: "fails", ..close.clone() },
+        Case {
+            name: "is interrupted",
+            result: -i64::from(libc::EINTR),
+            made_to: true,
+            end: End::Asked,
+            ..plain.clone()
+        },
         with("fails as before", [(libc::EBADF as u64, 3), (0, 0), (0, 0), (0, 0)], End::Back),
         with("fails otherwise", [(1, 3), (2, 2), (0, 0), (0, 0)], End::Back),
         with("fails as known last", known, End::Back),
@@ -498,7 +515,8 @@ fn a_thread_that_stops_anywhere_is_where_its_program_would_be() {
 }
 
 fn is_trap(instruction: &iced_x86::Instruction, marks: &Marks) -> bool {
-    instruction.mnemonic() == iced_x86::Mnemonic::Ud2 && instruction.ip() != marks.drained
+    let stands = [marks.drained, marks.asked].contains(&instruction.ip());
+    instruction.mnemonic() == iced_x86::Mnemonic::Ud2 && !stands
 }
 
 /// Steps to the place `at`, and there changes the registers and steps back.
@@ -558,6 +576,25 @@ fn a_call_that_is_not_over_is_handed_on() {
         assert_eq!((caught.entry.ip, caught.entry.sp), (SITE + 2, before.rsp));
         assert_eq!(caught.entry.args, [11, 22, 33, before.r10, before.r8, before.r9]);
         assert!(kernel::now().abs_diff(caught.at) < 1_000_000_000, "{caught:?}");
+    }
+}
+
+#[test]
+fn a_call_that_tracing_may_have_ended_is_handed_on() {
+    let mut stepped = Stepped::new();
+    let marks = Marks::get();
+    let (pid, base) = (stepped.pid, stepped.fast.base);
+    let space = stepped.fast.spaces.get_mut(&0).expect("the space");
+    space
+        .set_number(&Writer::open(pid).expect("opened"), base, libc::SYS_getppid as usize, 1)
+        .expect("written");
+    for (number, is_caught) in [(libc::SYS_epoll_wait, true), (libc::SYS_getppid, false)] {
+        stepped.fast.rows[0] = number as u16;
+        let (_, after, caught) = interrupted(&mut stepped, marks.rdx_again, false, |r| {
+            r.r11 = -i64::from(libc::EINTR) as u64;
+        });
+        assert_eq!((after.rip, after.rax as i64), (SITE + 2, -i64::from(libc::EINTR)));
+        assert_eq!(caught.map(|c| c.entry.sys.number), is_caught.then_some(number));
     }
 }
 
