@@ -132,6 +132,63 @@ fn a_program_may_do_away_with_coldtraces_pages() {
     }
 }
 
+/// The kernel says of each of our mappings that no core has it (proc_pid_smaps(5)).
+#[test]
+fn coldtraces_pages_are_in_no_core() {
+    let cat = support::find_program("cat").expect("cat");
+    let scratch = Scratch::new("fast-smaps");
+    let report = scratch.path("report.json");
+    let mut command = count_json(&report);
+    let finished = finish(command.args(FAST).arg("--").arg(cat).arg("/proc/self/smaps"));
+    finished.assert_code(0);
+    let record = read_record(&report, &finished);
+    if fast(&record).address_spaces == 0 {
+        return skip("nothing was counted inside");
+    }
+    let smaps = finished.out();
+    let mut ours = 0;
+    let mut inside = false;
+    for line in smaps.lines() {
+        if let Some((from, _)) = line.split_whitespace().next().and_then(|w| w.split_once('-')) {
+            let from = u64::from_str_radix(from, 16);
+            inside = from.is_ok_and(|from| (0x5000_0000..0x7000_0000).contains(&from));
+            ours += usize::from(inside);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
+            assert!(flags.split_whitespace().any(|flag| flag == "dd"), "{flags}\n{smaps}");
+        }
+    }
+    assert!(ours >= 2, "{smaps}");
+}
+
+/// And it has not. Without patches: where a page of a file's code was changed, the kernel dumps all
+/// of that.
+#[test]
+fn a_core_is_as_large_as_without_coldtrace() {
+    let script = "ulimit -c unlimited; cd \"$1\"; for i in 1 2 3 4; do echo $i >/dev/null; done; \
+                  kill -SEGV $$";
+    let shell = support::find_program("sh").expect("a shell");
+    let size = |name: &str, command: &mut std::process::Command| {
+        let scratch = Scratch::new(name);
+        let ended = finish(command.arg(&shell).args(["-c", script, "sh"]).arg(scratch.root()));
+        let mut files = std::fs::read_dir(scratch.root()).expect("a directory").flatten();
+        let core = files.find(|file| file.file_name().as_encoded_bytes().starts_with(b"core"));
+        (core.and_then(|file| file.metadata().ok()).map(|found| found.len()), ended)
+    };
+    let (Some(untraced), _) = size("fast-core-none", std::process::Command::new("env").arg("--"))
+    else {
+        return skip("cores go elsewhere here");
+    };
+    let scratch = Scratch::new("fast-core-report");
+    let report = scratch.path("report.json");
+    let (traced, ended) =
+        size("fast-core", count_json(&report).args(FAST).args(["--no-patch", "*", "--"]));
+    ended.assert_signal(libc::SIGSEGV);
+    assert!(fast(&read_record(&report, &ended)).address_spaces > 0, "{ended}");
+    let traced = traced.expect("a core");
+    // A page or two of stack and heap; ours are four hundred.
+    assert!(traced.abs_diff(untraced) < 256 << 10, "{traced} bytes, {untraced} untraced");
+}
+
 /// What was counted there is gone with it, but not without a word.
 #[test]
 fn a_program_that_clears_coldtraces_pages_goes_on() {
