@@ -23,7 +23,7 @@ impl Body {
         let mut body = Self::default();
         let mut by_table = false;
         // The padding that is being read, behind a jump or a return.
-        let mut open: Option<u64> = None;
+        let mut open: Option<(u64, u64)> = None;
         let mut last: Option<Instruction> = None;
         while decoder.can_decode() {
             let now = decoder.decode();
@@ -31,10 +31,13 @@ impl Body {
                 return None;
             }
             if does_nothing(&now) {
-                if last.as_ref().is_some_and(leaves) {
-                    open = Some(now.ip());
+                if let Some(last) = last.filter(leaves) {
+                    open = Some((now.ip(), last.near_branch_target()));
                 }
-            } else if let Some(begin) = open.take() {
+            } else if let Some((begin, over)) = open.take()
+                // A jump over it only keeps the place for somebody (LLVM's XRay).
+                && over != now.ip()
+            {
                 body.dead.push(begin..now.ip());
             }
             by_table |= now.flow_control() == FlowControl::IndirectBranch;
@@ -162,6 +165,10 @@ mod tests {
         let mut by_table = WRITE;
         by_table[4..6].copy_from_slice(&[0xff, 0xe0]); // jmp *rax
         assert!(Body::of(&by_table, 0x1000).unwrap().dead.is_empty());
+        // It is jumped over: somebody means to write there.
+        let mut kept = WRITE;
+        kept[7..9].copy_from_slice(&[0xeb, 0x07]);
+        assert!(Body::of(&kept, 0x1000).unwrap().dead.is_empty());
         // Its address is taken.
         let mut taken = WRITE.to_vec();
         taken.splice(4..8, [0x48, 0x8d, 0x05, 0x02, 0, 0, 0, 0x90]); // lea +2(%rip)
