@@ -55,6 +55,7 @@ pub struct Caught {
 
 /// What is to be done with a thread that stopped at a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub enum Met {
     /// The state machines take it, as this.
     Tell(Entry),

@@ -170,6 +170,7 @@ pub fn signal_sender(tid: i32) -> io::Result<(i32, i32)> {
 
 /// The signals that a stopped thread blocks: signal 1 is bit 0 (PTRACE_GETSIGMASK,
 /// Linux 3.11).
+#[cfg(target_arch = "x86_64")] // For calls that are made for the tracer.
 pub fn signal_mask(tid: i32) -> io::Result<u64> {
     const GETSIGMASK: libc::c_uint = 0x420a;
     let mut mask = 0u64;
@@ -179,6 +180,7 @@ pub fn signal_mask(tid: i32) -> io::Result<u64> {
 }
 
 /// Sets them (PTRACE_SETSIGMASK).
+#[cfg(target_arch = "x86_64")] // For calls that are made for the tracer.
 pub fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     const SETSIGMASK: libc::c_uint = 0x420b;
     // SAFETY: the kernel reads eight bytes.
