@@ -190,8 +190,10 @@ impl Remote {
         // Not in a call any more: the one that it came from has ended.
         let before = Native { orig_rax: u64::MAX, ..self.before };
         kernel::set_registers(self.tid, &Registers::Native(before))?;
+        // One to go on waits, being blocked, if it came since.
+        let stopped = self.stopped && !kernel::is_pending(self.tid, libc::SIGCONT);
         kernel::set_signal_mask(self.tid, self.mask)?;
-        if self.stopped {
+        if stopped {
             // SAFETY: tgkill takes its arguments by value; the thread is ours, so its
             // number is its own. It stops its process, as it was told to.
             unsafe { libc::syscall(libc::SYS_tkill, self.tid, libc::SIGSTOP) };
