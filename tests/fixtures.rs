@@ -27,6 +27,7 @@ macro_rules! fixtures {
 
 fixtures! {
     a_child_has_what_was_put_into_its_parent_or_not: "code-while-forking";
+    padding_that_is_run_through_is_not_used: "runs-through-padding";
     the_gs_base_is_the_programs: "uses-gs";
     a_trap_in_the_place_of_a_call_is_the_programs: "rewrites-code";
     calls_are_made_where_the_program_may_make_them: "dispatches-calls";

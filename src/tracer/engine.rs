@@ -74,6 +74,8 @@ pub struct Engine<'a, 'o> {
     /// Stops that could not be understood.
     lost: u64,
     batches: u64,
+    /// It stands at a call that is skipped, whose end is not to be seen.
+    skipping: Option<i32>,
     takes_no_privilege: bool,
     /// Among very many tracees.
     bell: Option<Bell>,
@@ -168,6 +170,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             stops: 0,
             lost: 0,
             batches: 0,
+            skipping: None,
             bell: None,
             takes_no_privilege: privilege::is_harmless(),
             spent: 0,
@@ -443,7 +446,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             fast.resuming(tid, &action);
         }
         let done = match action {
-            Action::Syscall(signal) => kernel::resume_to_syscall(tid, signal),
+            Action::Syscall(signal) => self.resume_to_syscall(tid, signal),
             Action::Continue(signal) => kernel::resume(tid, signal),
             Action::Listen => match kernel::listen(tid) {
                 // It has left the group-stop since: killed, it stands at its
@@ -455,7 +458,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             Action::EndInEintr { entry, signal } => {
                 let result = change::rewrite(tid, |r| r.finish(&entry, -i64::from(libc::EINTR)));
                 self.patched.remove(&tid);
-                result.and_then(|()| kernel::resume_to_syscall(tid, signal))
+                result.and_then(|()| self.resume_to_syscall(tid, signal))
             }
             Action::Detach(signal) => self.detach(tid, signal),
             Action::ReissueAndDetach { entry } => {
@@ -480,6 +483,14 @@ impl<'a, 'o> Engine<'a, 'o> {
                 let _ = kernel::detach(tid, 0);
                 self.forget(tid);
             }
+        }
+    }
+
+    /// To the next side of a call; behind one that is skipped, to the filter.
+    fn resume_to_syscall(&mut self, tid: i32, signal: i32) -> io::Result<()> {
+        match self.skipping.take_if(|skipping| *skipping == tid) {
+            Some(_) => kernel::resume(tid, signal),
+            None => kernel::resume_to_syscall(tid, signal),
         }
     }
 

@@ -217,7 +217,7 @@ impl Task {
     /// It is in a call that did not stop at its entry, and that has to be followed
     /// from here on.
     pub fn caught(&mut self, entry: Entry, at: Nanos) {
-        self.arriving = None;
+        self.asked |= self.arriving.take().is_some();
         self.current = Some(InFlight { at: Some(at), entered: Some(at), ..InFlight::new(entry) });
     }
 
@@ -315,6 +315,7 @@ impl Task {
             Stop::Signal { signal, disposition } => self.signal(signal, disposition, at, settle),
             Stop::GroupStop { .. } => {
                 self.release(settle);
+                self.also_interrupted();
                 Action::Listen
             }
             Stop::Exec { .. } => {
@@ -544,6 +545,15 @@ impl Task {
         }
     }
 
+    /// What the tracer interrupted would have been interrupted without.
+    fn also_interrupted(&mut self) {
+        if let Some(top) = self.interrupted.last_mut().filter(|i| i.fresh)
+            && top.by == Issuer::Interrupt
+        {
+            top.by = Issuer::Kernel;
+        }
+    }
+
     fn signal(
         &mut self,
         signal: i32,
@@ -561,15 +571,13 @@ impl Task {
             return self.resume(signal);
         }
         self.release(settle);
+        self.also_interrupted();
         if let Some(top) = self.interrupted.last_mut().filter(|i| i.fresh) {
             if top.by == Issuer::Tracer && disposition != Disposition::Ignored {
                 let call = top.call;
                 self.interrupted.pop();
                 self.finish(call, EINTR, at, settle);
                 return Action::EndInEintr { entry: call.entry, signal };
-            }
-            if top.by == Issuer::Interrupt {
-                top.by = Issuer::Kernel; // It would have been without.
             }
             if disposition == Disposition::Handled {
                 top.fresh = false;

@@ -677,11 +677,12 @@ fn tell(
 
 /// Whether the program has put itself under a seccomp filter with this call.
 fn installs_filter(settled: &Settled) -> bool {
-    const SECCOMP_SET_MODE_FILTER: u64 = 1;
+    /// SECCOMP_SET_MODE_STRICT and SECCOMP_SET_MODE_FILTER.
+    const MODES: [u64; 2] = [0, 1];
     let args = &settled.call.entry.args;
     matches!(settled.outcome, Outcome::Returned(value) if value >= 0)
         && match settled.call.entry.sys.name() {
-            Some("seccomp") => args[0] == SECCOMP_SET_MODE_FILTER,
+            Some("seccomp") => MODES.contains(&args[0]),
             Some("prctl") => args[0] == libc::PR_SET_SECCOMP as u64,
             _ => false,
         }

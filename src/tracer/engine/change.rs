@@ -48,7 +48,7 @@ impl Engine<'_, '_> {
                 self.tell();
             }
         }
-        kernel::resume_to_syscall(tid, 0)
+        self.resume_to_syscall(tid, 0)
     }
 
     /// A child made with CLONE_UNTRACED would escape: the flag is taken out

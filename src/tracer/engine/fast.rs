@@ -1,6 +1,8 @@
 //! Where the loop meets the fast engine: what stops in its code is put right before
 //! the state machines see it, and what it counted is told to the collectors.
 
+use crate::syscall::Abi;
+
 use super::super::error::reason;
 use super::super::fast::{makes_tasks, shares_memory};
 use super::super::inside::{Caught, Met, Program};
@@ -82,7 +84,10 @@ impl Engine<'_, '_> {
         match fast.at_call(tid, entry, quiet, &makes) {
             Met::Tell(entry) => Some(stop(entry)),
             Met::Led => None,
-            Met::Interrupted(caught) => Some(self.exit_of(tid, &caught)),
+            Met::Interrupted(caught) => {
+                self.skipping = Some(tid);
+                Some(self.exit_of(tid, &caught))
+            }
         }
     }
 
@@ -220,6 +225,7 @@ impl Engine<'_, '_> {
         const SET_MODE_FILTER: u64 = 1;
         let mut args = entry.args;
         match entry.sys.number {
+            _ if entry.sys.abi != Abi::X86_64 => return,
             libc::SYS_prctl if args[0] == libc::PR_SET_SECCOMP as u64 && args[1] == MODE_STRICT => {
                 args[1] = MODE_FILTER;
             }
@@ -338,7 +344,7 @@ impl Engine<'_, '_> {
     /// A thread that nobody told of belongs to this process.
     pub(super) fn adopted(&mut self, tid: i32, creator: Option<i32>, thread: bool) {
         if let (Some(fast), Some(creator)) = (&mut self.fast, creator) {
-            fast.has_child(creator, tid, None, thread);
+            fast.has_child(creator, tid, self.tasks.entry(creator), thread);
         }
     }
 

@@ -165,7 +165,11 @@ impl Fast {
         let Some(space) = self.spaces.get_mut(&id) else { return false };
         let Ok(memory) = memory_of(&mut self.memory, id, tid) else { return false };
         let Some(site) = space.site(memory, self.base, ip) else {
-            self.reason("call sites beyond the stubs of an address space");
+            if space.stubs.len() as u64 >= layout::MOST_STUBS {
+                self.reason("call sites beyond the stubs of an address space");
+            } else {
+                self.memory = None; // Of a thread that is gone, maybe.
+            }
             return false;
         };
         site.hits = site.hits.saturating_add(1);

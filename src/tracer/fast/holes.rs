@@ -29,8 +29,30 @@ pub struct Hole {
 /// Length of the jump.
 const JUMP: u64 = 7;
 
-/// What holds a file's functions: the same in every process that maps it.
-type FileKey = (String, u64);
+/// What holds a file's functions, by path, device and inode: the same in every process
+/// that maps it.
+type FileKey = (String, String, u64);
+
+/// Puts back, in what was read from an address on, what was there before we changed it.
+type Undo<'a> = &'a dyn Fn(u64, &mut [u8]);
+
+/// A file's code in a tracee, as it was before we changed it.
+struct Code<'a> {
+    tid: i32,
+    /// Where the file is mapped.
+    begin: u64,
+    undo: Undo<'a>,
+}
+
+impl Code<'_> {
+    /// So many bytes from `at` on, counted from the file's begin; or nothing.
+    fn read(&self, at: u64, length: u64) -> Option<Vec<u8>> {
+        let address = self.begin.checked_add(at)?;
+        let mut bytes = read(self.tid, address, usize::try_from(length).ok()?)?;
+        (self.undo)(address, &mut bytes);
+        Some(bytes)
+    }
+}
 
 /// A hole, by its distance from the site, and what is there.
 type Near = (i64, [u8; JUMP as usize]);
@@ -88,7 +110,13 @@ impl Holes {
     }
 
     /// A hole near the site at `ip` that is `free`.
-    pub fn near(&mut self, tid: i32, ip: u64, free: &dyn Fn(u64) -> bool) -> Option<Hole> {
+    pub fn near(
+        &mut self,
+        tid: i32,
+        ip: u64,
+        free: &dyn Fn(u64) -> bool,
+        undo: Undo<'_>,
+    ) -> Option<Hole> {
         let (key, begin) = self.file_at(tid, ip)?;
         let offset = ip.checked_sub(begin)?;
         [false, true].into_iter().find_map(|within| {
@@ -96,7 +124,8 @@ impl Holes {
             if !self.found.contains_key(&site) {
                 let read = || Functions::read(tid, begin).map(Rc::new);
                 let functions = self.files.entry(key.clone()).or_insert_with(read).clone();
-                let holes = functions.map(|f| f.holes(tid, begin, ip, within));
+                let holes =
+                    functions.map(|f| f.holes(&Code { tid, begin, undo }, ip - begin, within));
                 self.found.insert(site.clone(), holes.unwrap_or_default());
             }
             let candidates = self.found.get(&site)?;
@@ -142,7 +171,7 @@ fn parse(line: &str) -> Option<Mapping> {
     let device = words.next()?;
     let inode = words.next()?.parse().ok()?;
     let path = words.next().unwrap_or("").trim_start();
-    let key = (if path.is_empty() { device.into() } else { path.into() }, inode);
+    let key = (path.into(), device.into(), inode);
     Some(Mapping {
         from: number(from)?,
         to: number(to)?,
@@ -204,9 +233,13 @@ impl Functions {
         }
         let at = tables.checked_sub(first)?;
         let bytes = read(tid, begin.checked_add(at)?, rest as usize)?;
-        let &(_, code, length, _) = entries.iter().find(|e| e.0 == LOAD && e.3)?;
+        let mut codes = entries.iter().filter(|e| e.0 == LOAD && e.3);
+        let &(_, code, length, _) = codes.next()?;
         let code = code.checked_sub(first)?;
-        Some(Self { bytes, at, code: code..code.checked_add(length)?, text: OnceCell::new() })
+        let code = code..code.checked_add(length)?;
+        // Of one of several not all is known that may go there.
+        let text = if codes.next().is_none() { OnceCell::new() } else { OnceCell::from(None) };
+        Some(Self { bytes, at, code, text })
     }
 
     /// The function around or before `address`.
@@ -250,27 +283,36 @@ impl Functions {
         })
     }
 
-    /// The holes in reach of the site at `ip`, nearest first, as distances from it: in
-    /// padding behind functions or within them.
-    fn holes(&self, tid: i32, begin: u64, ip: u64, within: bool) -> Vec<Near> {
-        let site = ip - begin;
-        let reach = (site + 2).saturating_sub(128)..site + 130;
+    /// The functions that have something between two addresses, last first. The one
+    /// there must be known.
+    fn between(&self, from: u64, to: u64) -> Vec<Function> {
         let mut functions = Vec::new();
-        let mut address = reach.end - 1;
-        // The function with the site must be one that is known.
+        let mut address = to.saturating_sub(1);
         while let Some(function) = self.around(address) {
             functions.push(function);
-            if function.from <= reach.start || function.from == 0 {
+            if function.from <= from || function.from == 0 {
                 break;
             }
             address = function.from - 1;
         }
-        let padding = if within && self.code.contains(&site) {
-            self.within(tid, begin, &functions).unwrap_or_default()
-        } else if within {
-            Vec::new()
+        functions
+    }
+
+    /// The holes in reach of a site, nearest first, as distances from it: in padding
+    /// behind functions or within them.
+    fn holes(&self, code: &Code<'_>, site: u64, within: bool) -> Vec<Near> {
+        /// Of a jump of two bytes.
+        const REACH: u64 = 128;
+        let reach = (site + 2).saturating_sub(REACH)..site + 2 + REACH;
+        let padding = if !within {
+            let functions = self.between(reach.start, reach.end);
+            functions.iter().filter_map(|f| behind(code, f)).collect()
+        } else if self.code.contains(&site) {
+            let functions =
+                self.between(reach.start.saturating_sub(REACH), reach.end + REACH + JUMP);
+            self.within(code, &functions).unwrap_or_default()
         } else {
-            functions.iter().filter_map(|f| behind(tid, begin, f)).collect()
+            Vec::new()
         };
         let pieces = padding.iter().flat_map(|padding| {
             let last = padding.end.saturating_sub(JUMP - 1);
@@ -278,10 +320,7 @@ impl Functions {
         });
         let mut holes: Vec<Near> = pieces
             .filter(|at| reach.contains(at))
-            .filter_map(|at| {
-                let bytes = read(tid, begin + at, JUMP as usize)?;
-                Some((at as i64 - site as i64, word(&bytes, 0)?))
-            })
+            .filter_map(|at| Some((at as i64 - site as i64, word(&code.read(at, JUMP)?, 0)?)))
             .collect();
         holes.sort_by_key(|(distance, _)| distance.unsigned_abs());
         holes
@@ -289,9 +328,15 @@ impl Functions {
 
     /// The padding within these functions that nothing in the file goes to. `None` where
     /// that cannot be known.
-    fn within(&self, tid: i32, begin: u64, functions: &[Function]) -> Option<Vec<Range<u64>>> {
-        let bodies: Option<Vec<_>> = functions.iter().map(|f| body(tid, begin, f)).collect();
-        let bodies = bodies?;
+    fn within(&self, code: &Code<'_>, functions: &[Function]) -> Option<Vec<Range<u64>>> {
+        let mut bodies = Vec::new();
+        for function in functions {
+            bodies.push(body(code, function)?);
+            let gap = function.next.checked_sub(function.to)?;
+            if gap > WIDEST || !is_padding(&code.read(function.to, gap)?) {
+                return None; // There is code of which nothing is known.
+            }
+        }
         let mut dead: Vec<_> = functions
             .iter()
             .zip(&bodies)
@@ -306,7 +351,7 @@ impl Functions {
         }
         let text = self.text.get_or_init(|| {
             let length = self.code.end - self.code.start;
-            (length <= MOST_TEXT).then(|| read(tid, begin + self.code.start, length as usize))?
+            (length <= MOST_TEXT).then(|| code.read(self.code.start, length))?
         });
         let text = text.as_ref()?;
         dead.retain(|dead| !is_aimed_at(text, self.code.start, dead));
@@ -314,24 +359,25 @@ impl Functions {
     }
 }
 
+/// The most that lies between two functions, bytes.
+const WIDEST: u64 = 64;
+
 /// The padding behind a function, if it can be used.
-fn behind(tid: i32, begin: u64, function: &Function) -> Option<Range<u64>> {
-    const WIDEST: u64 = 64;
+fn behind(code: &Code<'_>, function: &Function) -> Option<Range<u64>> {
     let gap = function.to..function.next;
     let length = gap.end.checked_sub(gap.start)?;
     if !(JUMP..=WIDEST).contains(&length) {
         return None;
     }
-    let is_free = is_padding(&read(tid, begin + gap.start, length as usize)?)
-        && body(tid, begin, function)?.ends;
+    let is_free = is_padding(&code.read(gap.start, length)?) && body(code, function)?.ends;
     is_free.then_some(gap)
 }
 
 /// What its instructions say.
-fn body(tid: i32, begin: u64, function: &Function) -> Option<Body> {
+fn body(code: &Code<'_>, function: &Function) -> Option<Body> {
     const LONGEST: u64 = 1 << 20;
     let length = function.to.checked_sub(function.from).filter(|length| *length <= LONGEST)?;
-    Body::of(&read(tid, begin + function.from, length as usize)?, function.from)
+    Body::of(&code.read(function.from, length)?, function.from)
 }
 
 /// Entries of .eh_frame_hdr's table, which is sorted; only the form that linkers write.

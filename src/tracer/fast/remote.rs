@@ -133,7 +133,12 @@ impl Remote {
     fn make_in_ours(&mut self, base: u64, call: &Call, list: u64) -> Result<Native, Failure> {
         self.set(trampoline::remote(base), call, list)?;
         self.run(false)?;
-        Ok(native(self.tid)?)
+        let r = native(self.tid)?;
+        // Another filter may have stopped one of them.
+        if r.orig_rax as u32 != u32::MAX {
+            return Err(Failure::Os(io::Error::from_raw_os_error(libc::EPERM)));
+        }
+        Ok(r)
     }
 
     fn set(&self, ip: u64, call: &Call, list: u64) -> Result<(), Failure> {
@@ -167,6 +172,10 @@ impl Remote {
             match report(waited.status) {
                 Report::Syscall if to_side => return Ok(()),
                 Report::Seccomp if !to_side => return Ok(()),
+                // Our pages have just been unmapped by another thread.
+                Report::Signal(libc::SIGSEGV | libc::SIGBUS) => {
+                    return Err(Failure::Os(io::Error::from_raw_os_error(libc::EFAULT)));
+                }
                 // Nothing else can be: all others are blocked.
                 Report::Signal(_) | Report::Plain(Stop::GroupStop { .. }) => self.stopped = true,
                 Report::Syscall | Report::Seccomp | Report::Plain(Stop::Trap) => {}

@@ -21,6 +21,8 @@ pub enum SiteState {
     Patched {
         /// Where the hole is.
         hole: u64,
+        /// What was there.
+        padding: [u8; 7],
     },
 }
 
@@ -137,7 +139,10 @@ impl Space {
         let taken = &self.holes;
         let free =
             |hole: u64| !(hole.saturating_sub(6)..hole + 7).any(|at| taken.contains_key(&at));
-        let Some(Hole { address, padding }) = holes.near(tid, ip, &free) else { return false };
+        let undo = |from: u64, bytes: &mut [u8]| undo(&self.sites, from, bytes);
+        let hole = holes.near(tid, ip, &free, &undo);
+        let Some(Hole { address, padding }) = hole else { return false };
+        let Some(site) = self.sites.get_mut(&ip) else { return false };
         let jump = jump_of(base, site);
         let distance = address.wrapping_sub(ip + 2) as i64;
         let Ok(distance) = i8::try_from(distance) else { return false };
@@ -153,7 +158,7 @@ impl Space {
             let _ = memory.write(address, &padding);
             return false;
         }
-        site.state = SiteState::Patched { hole: address };
+        site.state = SiteState::Patched { hole: address, padding };
         self.holes.insert(address, ip);
         true
     }
@@ -170,13 +175,31 @@ impl Space {
     /// everybody else it is padding.
     pub fn restore(&self, tid: i32, ip: u64) {
         let Some(site) = self.sites.get(&ip) else { return };
-        let SiteState::Patched { hole } = site.state else { return };
+        let SiteState::Patched { hole, .. } = site.state else { return };
         let mut now = [0; 2];
         let jump = [0xeb, hole.wrapping_sub(ip + 2) as u8];
         // Somebody else's code may be there by now.
         if matches!(memory::read(tid, ip, &mut now), Ok(2)) && now == jump {
             let _ = Writer::open(tid)
                 .and_then(|memory| poke(&memory, ip, jump, SYSCALL, self.users <= 1));
+        }
+    }
+}
+
+/// Puts back what was changed of bytes that were read from an address on.
+fn undo(sites: &HashMap<u64, Site>, from: u64, bytes: &mut [u8]) {
+    let mut put = |at: u64, was: &[u8]| {
+        for (at, byte) in (at..).zip(was) {
+            let place = at.checked_sub(from).and_then(|i| bytes.get_mut(usize::try_from(i).ok()?));
+            if let Some(place) = place {
+                *place = *byte;
+            }
+        }
+    };
+    for (ip, site) in sites {
+        if let SiteState::Patched { hole, padding } = &site.state {
+            put(*ip, &SYSCALL);
+            put(*hole, padding);
         }
     }
 }
