@@ -467,6 +467,8 @@ impl<'a, 'o> Engine<'a, 'o> {
             }
             Action::Hold | Action::Wait => Ok(()),
         };
+        // However it went on, it is behind that call now.
+        self.skipping.take_if(|skipping| *skipping == tid);
         match done {
             Ok(()) => {}
             // It is dying: wait for what it reports.
@@ -487,10 +489,11 @@ impl<'a, 'o> Engine<'a, 'o> {
     }
 
     /// To the next side of a call; behind one that is skipped, to the filter.
-    fn resume_to_syscall(&mut self, tid: i32, signal: i32) -> io::Result<()> {
-        match self.skipping.take_if(|skipping| *skipping == tid) {
-            Some(_) => kernel::resume(tid, signal),
-            None => kernel::resume_to_syscall(tid, signal),
+    fn resume_to_syscall(&self, tid: i32, signal: i32) -> io::Result<()> {
+        if self.skipping == Some(tid) {
+            kernel::resume(tid, signal)
+        } else {
+            kernel::resume_to_syscall(tid, signal)
         }
     }
 

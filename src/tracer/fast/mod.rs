@@ -9,8 +9,9 @@
 //! `layout` says where things are, `trampoline` counts, and says what a thread in it
 //! was about; `gate` is the filter, `arena` the counters as the tracer has them,
 //! `harvest` takes them; `space` has call sites, `holes` finds room for jumps in what
-//! `padding` says is dead, and `remote` makes calls in a tracee. `tier` brings all that into a process, `calls`,
-//! `back` and `threads` say what to do with its stops. Here is what they share.
+//! `padding` says is dead, and `remote` makes calls in a tracee. `tier` brings all that
+//! into a process, `calls`, `back` and `threads` say what to do with its stops. Here is
+//! what they share.
 
 mod arena;
 mod back;

@@ -106,6 +106,13 @@ impl Stepped {
         this
     }
 
+    /// What the code pages say of a number.
+    fn count(&mut self, number: usize, byte: u8) {
+        let memory = Writer::open(self.pid).expect("opened");
+        let space = self.fast.spaces.get_mut(&0).expect("the space");
+        space.set_number(&memory, self.fast.base, number, byte).expect("written");
+    }
+
     fn wait(&self) -> i32 {
         let mut status = 0;
         // SAFETY: the process is our child.
@@ -348,12 +355,8 @@ fn stop_everywhere(stepped: &mut Stepped, case: &Case, random: &mut Numbers) -> 
     let mut places = BTreeSet::new();
     let in_table = usize::try_from(case.number).ok().filter(|n| *n < NUMBERS);
     if let Some(number) = in_table {
-        let (pid, base) = (stepped.pid, stepped.fast.base);
         stepped.fast.rows[case.row()] = number as u16;
-        let space = stepped.fast.spaces.get_mut(&0).expect("the space");
-        space
-            .set_number(&Writer::open(pid).expect("opened"), base, number, case.byte)
-            .expect("written");
+        stepped.count(number, case.byte);
     }
     for count in 0..MOST_STEPS {
         case.fill(stepped.place());
@@ -561,11 +564,7 @@ fn a_call_that_is_not_over_is_handed_on() {
     ] {
         let sys = Sys::new(Abi::X86_64, number);
         stepped.fast.rows[0] = number as u16;
-        let memory = Writer::open(stepped.pid).expect("opened");
-        let space = stepped.fast.spaces.get_mut(&0).expect("the space");
-        space
-            .set_number(&memory, stepped.fast.base, libc::SYS_getppid as usize, 1)
-            .expect("written");
+        stepped.count(libc::SYS_getppid as usize, 1);
         let (before, after, caught) = interrupted(&mut stepped, marks.returned, false, |r| {
             r.rax = value as u64;
             r.orig_rax = number as u64;
@@ -583,11 +582,7 @@ fn a_call_that_is_not_over_is_handed_on() {
 fn a_call_that_tracing_may_have_ended_is_handed_on() {
     let mut stepped = Stepped::new();
     let marks = Marks::get();
-    let (pid, base) = (stepped.pid, stepped.fast.base);
-    let space = stepped.fast.spaces.get_mut(&0).expect("the space");
-    space
-        .set_number(&Writer::open(pid).expect("opened"), base, libc::SYS_getppid as usize, 1)
-        .expect("written");
+    stepped.count(libc::SYS_getppid as usize, 1);
     for (number, is_caught) in [(libc::SYS_epoll_wait, true), (libc::SYS_getppid, false)] {
         stepped.fast.rows[0] = number as u16;
         let (_, after, caught) = interrupted(&mut stepped, marks.rdx_again, false, |r| {
@@ -603,11 +598,7 @@ fn a_call_that_the_kernel_starts_again_begins_at_its_site() {
     let mut stepped = Stepped::new();
     let marks = Marks::get();
     stepped.fast.rows[0] = libc::SYS_getppid as u16;
-    let (pid, base) = (stepped.pid, stepped.fast.base);
-    let space = stepped.fast.spaces.get_mut(&0).expect("the space");
-    space
-        .set_number(&Writer::open(pid).expect("opened"), base, libc::SYS_getppid as usize, 1)
-        .expect("written");
+    stepped.count(libc::SYS_getppid as usize, 1);
     // The kernel has gone back: rcx and r11 are what the call left there.
     for again in [libc::SYS_getppid, libc::SYS_restart_syscall] {
         let (_, after, caught) = interrupted(&mut stepped, marks.returned, false, |r| {
@@ -625,11 +616,7 @@ fn a_call_in_which_a_thread_ends_is_known() {
     let mut stepped = Stepped::new();
     let marks = Marks::get();
     stepped.fast.rows[0] = libc::SYS_getppid as u16;
-    let (pid, base) = (stepped.pid, stepped.fast.base);
-    let space = stepped.fast.spaces.get_mut(&0).expect("the space");
-    space
-        .set_number(&Writer::open(pid).expect("opened"), base, libc::SYS_getppid as usize, 1)
-        .expect("written");
+    stepped.count(libc::SYS_getppid as usize, 1);
     let (_, _, caught) = interrupted(&mut stepped, marks.returned, true, |_| {});
     assert_eq!(caught.map(|c| c.entry.sys.number), Some(libc::SYS_getppid));
     // Behind it, it is over.
