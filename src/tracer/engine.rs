@@ -40,6 +40,7 @@ pub struct Engine<'a, 'o> {
     limits: Limits,
     detach_on_exit: bool,
     linger: Option<Duration>,
+    duration: Option<Duration>,
     observers: &'a mut [&'o mut dyn Observer],
     /// The calls whose entries each is told of.
     needs: Vec<CallSet>,
@@ -150,6 +151,7 @@ impl<'a, 'o> Engine<'a, 'o> {
             limits,
             detach_on_exit: options.detach_on_exit,
             linger: options.linger,
+            duration: options.duration,
             observers,
             needs,
             out: Outbox::default(),
@@ -249,6 +251,10 @@ impl<'a, 'o> Engine<'a, 'o> {
     }
 
     pub fn run(&mut self) -> Result<(), Error> {
+        if let Some(duration) = self.duration {
+            // Attaching, which may take its time, is no part of it.
+            self.limits.let_go_after(now(), duration);
+        }
         while !self.tasks.is_empty() {
             self.look_around();
             if self.deadline.is_some_and(|at| now() >= at) {
