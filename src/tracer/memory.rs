@@ -25,6 +25,34 @@ pub fn read(tid: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// Reads all of several parts, (address, length), one behind the other; or nothing.
+#[cfg(target_arch = "x86_64")] // For the fast engine.
+pub(super) fn read_all(tid: i32, parts: &[(u64, usize)]) -> Option<Vec<u8>> {
+    let length = parts.iter().map(|(_, length)| length).sum();
+    let mut bytes = vec![0; length];
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
+    let remote: Vec<libc::iovec> = parts
+        .iter()
+        .map(|&(at, iov_len)| libc::iovec { iov_base: at as *mut libc::c_void, iov_len })
+        .collect();
+    // SAFETY: the kernel writes at most `length` bytes into `bytes`; the remote addresses
+    // are only ever used in the tracee.
+    let count = unsafe {
+        let (count, from) = (remote.len() as libc::c_ulong, remote.as_ptr());
+        libc::process_vm_readv(tid, &raw const local, 1, from, count, 0)
+    };
+    if count == length as isize {
+        return Some(bytes);
+    }
+    let mut rest = bytes.as_mut_slice();
+    for (at, length) in parts {
+        let (part, behind) = rest.split_at_mut_checked(*length)?;
+        rest = behind;
+        read(tid, *at, part).ok().filter(|read| read == length)?;
+    }
+    Some(bytes)
+}
+
 /// Whether all of this lies in memory now. Where it does not, reading it asks
 /// for it, and may have to wait for a process that is stopped for us: the server
 /// of a FUSE file, a handler of userfaultfd(2).

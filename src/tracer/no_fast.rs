@@ -13,8 +13,8 @@ pub enum Fast {}
 
 #[allow(missing_docs, clippy::unused_self, clippy::needless_pass_by_value)]
 impl Fast {
-    pub fn new(_: &FastOptions, _: &CallSet) -> Result<Self, &'static str> {
-        Err("this architecture has no fast engine")
+    pub fn new(_: &FastOptions, _: &CallSet) -> Result<Self, String> {
+        Err("this architecture has no fast engine".into())
     }
     pub fn is_on(&self) -> bool {
         match *self {}
@@ -80,6 +80,9 @@ impl Fast {
         _: u64,
         _: &[i32],
     ) -> Result<bool, Option<Box<Waited>>> {
+        match *self {}
+    }
+    pub fn begins(&mut self, _: i32, _: bool) {
         match *self {}
     }
     pub fn dispatches(&mut self, _: i32, _: Program) {

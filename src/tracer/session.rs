@@ -245,7 +245,7 @@ pub fn attach(
     engine.run()?;
     let why = match options.engine {
         Engines::Ptrace | Engines::Auto(_) => None,
-        Engines::Fast(_) => Some("a filter cannot be taken off a running process"),
+        Engines::Fast(_) => Some("a filter cannot be taken off a running process".into()),
     };
     Ok(traced(engine.end(), started, why))
 }
@@ -266,10 +266,10 @@ fn wait_untraced(pid: i32) -> Option<(Ending, Nanos, Option<Usage>)> {
     }
 }
 
-fn traced(end: End, started: Nanos, not_fast: Option<&str>) -> Traced {
+fn traced(end: End, started: Nanos, not_fast: Option<String>) -> Traced {
     let fast = match (end.fast, not_fast) {
         (Some(summary), _) => FastState::Used(summary),
-        (None, Some(why)) => FastState::Refused(why.into()),
+        (None, Some(why)) => FastState::Refused(why),
         (None, None) => FastState::Off,
     };
     let (ending, ended, usage) = end.root.unwrap_or((Ending::Detached, now(), None));
@@ -293,29 +293,29 @@ fn choose_fast(
     options: &Options,
     is_disturbed: bool,
     observers: &[&mut dyn Observer],
-) -> Result<Option<Box<Fast>>, &'static str> {
+) -> Result<Option<Box<Fast>>, String> {
     let fast = match &options.engine {
         Engines::Ptrace => return Ok(None),
         Engines::Fast(fast) | Engines::Auto(fast) => fast,
     };
     if !options.calls.is_all() {
-        return Err("what was not asked for runs at full speed already");
+        return Err("what was not asked for runs at full speed already".into());
     }
     if is_disturbed {
-        return Err("stops are held back on purpose");
+        return Err("stops are held back on purpose".into());
     }
     if options.detach_on_exit || options.linger.is_some() || options.duration.is_some() {
-        return Err("a process that counts by itself cannot be let go");
+        return Err("a process that counts by itself cannot be let go".into());
     }
     // SAFETY: PR_GET_SECCOMP takes no further arguments.
     if unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) } != 0 {
-        return Err("coldtrace itself runs under a seccomp filter");
+        return Err("coldtrace itself runs under a seccomp filter".into());
     }
     let needed = observers
         .iter()
         .fold(CallSet::none(), |needed, o| needed.union(&o.needs()).union(&o.each()));
     if needed.is_all() {
-        return Err("each call is asked for by itself");
+        return Err("each call is asked for by itself".into());
     }
     Fast::new(fast, &needed).map(|fast| Some(Box::new(fast)))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use indexmap::IndexSet;
 
+use super::super::paths::is_segment;
 use crate::tracer::Nanos;
 use crate::tracer::perf::{Place, Told, What};
 
@@ -132,7 +133,11 @@ impl Profile {
         let name: &[u8] = match name {
             b"//anon" => b"[anonymous]",
             b"//toolong" | b"//enomem" | b"" => b"[unknown]",
-            name => name.strip_suffix(b" (deleted)").unwrap_or(name),
+            name => match name.strip_suffix(b" (deleted)") {
+                Some(name) if is_segment(name, true) => b"[shared memory]",
+                Some(name) => name,
+                None => name,
+            },
         };
         let known = self.objects.get_index_of(name);
         known.unwrap_or_else(|| self.objects.insert_full(name.to_vec()).0)
@@ -240,7 +245,8 @@ mod tests {
     #[test]
     fn places_that_are_no_files_have_names() {
         let mut profile = Profile::default();
-        for (start, name) in [(0x1000, "//anon"), (0x2000, "[vdso]"), (0x3000, "//toolong")] {
+        let names = ["//anon", "[vdso]", "//toolong", "/SYSV00000000 (deleted)"];
+        for (start, name) in (0x1000u64..).step_by(0x1000).zip(names) {
             told(&mut profile, 1, mapped(7, start, start + 0x1000, name));
             told(&mut profile, 1, at_address(7, 7, start));
         }
@@ -254,6 +260,7 @@ mod tests {
                 row("[anonymous]", 1),
                 row("[guest]", 1),
                 row("[kernel]", 2),
+                row("[shared memory]", 1),
                 row("[unknown]", 1),
                 row("[vdso]", 1),
             ]

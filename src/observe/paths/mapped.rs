@@ -258,9 +258,16 @@ pub fn executable(maps: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> + '_ {
         let path = words.nth(3)?.trim_ascii_start();
         let named = path.strip_suffix(b" (deleted)");
         let (path, gone) = (named.unwrap_or(path), named.is_some());
-        (permissions.get(2) == Some(&b'x') && path.starts_with(b"/"))
+        (permissions.get(2) == Some(&b'x') && path.starts_with(b"/") && !is_segment(path, gone))
             .then(|| (unescape(path), gone))
     })
+}
+
+/// Whether it is shared memory (shmget(2)), by the name that the kernel gives it by its key:
+/// no file, and coldtrace's own under the fast engine.
+pub fn is_segment(path: &[u8], gone: bool) -> bool {
+    let key = path.strip_prefix(b"/SYSV").filter(|_| gone);
+    key.is_some_and(|key| key.len() == 8 && key.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// The kernel writes a newline in a path as `\012`.
@@ -289,6 +296,7 @@ mod tests {
             55d1-55d2 r-xp 00001000 08:01 42                         /usr/bin/cat\n\
             7f00-7f01 r-xp 00000000 08:01 43   /a b/lib\\012x.so (deleted)\n\
             7f02-7f03 rw-p 00000000 00:00 0 \n\
+            7f04-7f05 r-xs 00000000 00:01 9    /SYSV0000beef (deleted)\n\
             7ffe-7fff r-xp 00000000 00:00 0                          [vdso]\n";
         let found: Vec<_> = executable(maps).collect();
         assert_eq!(found, [(b"/usr/bin/cat".to_vec(), false), (b"/a b/lib\nx.so".to_vec(), true)]);

@@ -27,8 +27,8 @@ use crate::tracer::{
 };
 
 pub use brought::{Brought, By};
-pub(super) use mapped::executable;
 pub use mapped::{Mapped, MappedEntry};
+pub(super) use mapped::{executable, is_segment};
 pub use named::{Memory, forget_path, pair};
 pub use opened::{opened, opening};
 pub use place::Marks;

@@ -73,15 +73,20 @@ impl Engine<'_, '_> {
                 }
                 // A stopping signal stops only where it is not handled.
                 let stopping = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
-                let unwatched = self.tasks.is_unwatched(tid);
-                let asked = stopping || unwatched || self.tasks.wants_disposition(tid);
-                let disposition =
-                    if asked { kernel::disposition(tid, signal) } else { Disposition::Unknown };
-                if unwatched
-                    && disposition == Disposition::Ignored
+                let disturbed = if self.tasks.is_unwatched(tid)
                     && let Ok(Some((entry, value))) = kernel::call_in_flight(tid)
                     && value == -i64::from(libc::EINTR)
                     && entry.sys.is_repairable()
+                {
+                    Some(entry)
+                } else {
+                    None
+                };
+                let asked = stopping || disturbed.is_some() || self.tasks.wants_disposition(tid);
+                let disposition =
+                    if asked { kernel::disposition(tid, signal) } else { Disposition::Unknown };
+                if disposition == Disposition::Ignored
+                    && let Some(entry) = disturbed
                 {
                     return Stop::Disturbed { entry };
                 }

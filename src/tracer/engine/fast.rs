@@ -275,10 +275,15 @@ impl Engine<'_, '_> {
     /// A call has ended: is it time for its program to count by itself?
     fn maybe_tier_up(&mut self, tid: i32, value: i64, ip: u64) {
         let Some(program) = self.program(tid) else { return };
-        let Some(fast) = &mut self.fast else { return };
         if self.tasks.is_launching(tid) || self.tasks.is_exiting(tid) {
             return;
         }
+        let may = value == 0
+            && self.out.actions.contains(&(tid, Action::Continue(0)))
+            && self.has_nothing_open(tid)
+            && self.tasks.follow(tid) == Some(Follow::Filter);
+        let Some(fast) = &mut self.fast else { return };
+        fast.begins(tid, may);
         let siblings = self.tasks.siblings(tid);
         let makes = |sibling: &i32| self.tasks.entry(*sibling).is_some_and(|e| makes_tasks(&e));
         if fast.is_parked(tid) {

@@ -1,54 +1,75 @@
-//! Memory that a tracee counts in, as the tracer has it mapped. The tracee writes
-//! there whatever it likes: what is read is a number, never a reference.
+//! Memory that tracees count in: slots, and before the first of them the stubs.
 
-use std::cell::Cell;
-use std::fs::File;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
 use std::rc::Rc;
 
-use super::layout::{CHUNK, CHUNK_SLOTS, Head, ROWS, Row, SLOT, SLOW, Slot};
+use super::layout::{CHUNK, CHUNK_SLOTS, Head, ROWS, Row, SLOT, SLOW, STUBS_LENGTH, Slot};
+use super::segment::Segment;
 
-/// A few slots, in one file of memory.
+/// Only the owner may map it.
+const MODE: i32 = 0o600;
+
+/// First segments of processes that are gone, for those that begin: the pages of a new one
+/// cost more than a short program's calls.
+#[derive(Debug, Default)]
+pub struct Pool(RefCell<Vec<Rc<Segment>>>);
+
+/// A few slots in one segment.
 #[derive(Debug)]
 pub struct Chunk {
-    memory: NonNull<u8>,
+    segment: Rc<Segment>,
+    /// Bytes before the first slot.
+    slots_at: usize,
     /// Bit i: slot i is somebody's.
     taken: Cell<u32>,
+    /// Bit i: it was.
+    used: Cell<u32>,
+    /// Where the segment goes when nobody needs it.
+    pool: Option<Rc<Pool>>,
 }
 
 impl Chunk {
-    /// Maps `file`, which the tracee made, after giving it its size: the limit of the
-    /// tracee's files does not count. It cannot be made smaller again, which would
-    /// make a read fault here.
-    pub fn map(file: &File) -> io::Result<Rc<Self>> {
-        file.set_len(CHUNK as u64)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: fcntl takes its arguments by value.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, wherever the kernel likes, of a file of that size.
-        let memory = unsafe {
-            let at = std::ptr::null_mut();
-            libc::mmap(at, CHUNK, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    /// The first of a process, behind its stubs.
+    pub fn first(pool: &Rc<Pool>) -> io::Result<Rc<Self>> {
+        let slots_at = STUBS_LENGTH as usize;
+        let known = pool.0.borrow_mut().pop();
+        let segment = match known {
+            Some(segment) => segment,
+            None => Rc::new(Segment::new(slots_at + CHUNK, MODE)?),
         };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Rc::new(Self { memory, taken: Cell::new(0) }))
+        Ok(Self::of(segment, slots_at, Some(Rc::clone(pool))))
+    }
+
+    /// One more: slots only.
+    pub fn more() -> io::Result<Rc<Self>> {
+        Ok(Self::of(Rc::new(Segment::new(CHUNK, MODE)?), 0, None))
+    }
+
+    fn of(segment: Rc<Segment>, slots_at: usize, pool: Option<Rc<Pool>>) -> Rc<Self> {
+        Rc::new(Self { segment, slots_at, taken: Cell::new(0), used: Cell::new(0), pool })
+    }
+
+    /// Its memory.
+    pub fn segment(&self) -> &Segment {
+        &self.segment
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that was made, and nobody has a pointer into it:
-        // each place holds the chunk.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), CHUNK) };
+        const MOST: usize = 16;
+        let Some(pool) = &self.pool else { return };
+        let mut free = pool.0.borrow_mut();
+        if free.len() >= MOST || !self.segment.is_alone() {
+            return;
+        }
+        // Whatever somebody wrote there, the next one finds zeros.
+        for index in (0..CHUNK_SLOTS).filter(|i| self.used.get() & 1 << i != 0) {
+            self.segment.clear(self.slots_at + index * SLOT, SLOT);
+        }
+        free.push(Rc::clone(&self.segment));
     }
 }
 
@@ -68,6 +89,7 @@ impl Place {
                 return None;
             }
             chunk.taken.set(chunk.taken.get() | 1 << index);
+            chunk.used.set(chunk.used.get() | 1 << index);
             let place = Self { chunk: Rc::clone(chunk), index };
             place.clear();
             Some((place, i))
@@ -80,10 +102,8 @@ impl Place {
     }
 
     fn word<T>(&self, offset: usize) -> *mut T {
-        const { assert!(align_of::<T>() <= 8) };
         debug_assert!(offset + size_of::<T>() <= SLOT);
-        // SAFETY: `offset` comes from the layout of a slot, which lies in the chunk.
-        unsafe { self.chunk.memory.as_ptr().add(self.index * SLOT + offset).cast() }
+        self.chunk.segment.at(self.chunk.slots_at + self.index * SLOT + offset)
     }
 
     /// Reads a number.

@@ -16,28 +16,30 @@ impl Fast {
     /// where its program would be without. Gives the call that was interrupted.
     /// `ending`: it will not run any more.
     pub fn step_back(&mut self, tid: i32, ending: bool) -> Option<Caught> {
+        self.threads.get(&tid)?.space?;
+        let mut r = remote::native(tid).ok()?;
+        if self.is_led_in(tid, r.rip) {
+            return None;
+        }
         let thread = self.threads.get(&tid)?;
         let space = self.spaces.get(&thread.space?)?;
-        let mut r = remote::native(tid).ok()?;
         if !self.is_ours(r.rip) {
-            if let Some(site) = space.site_of_hole(tid, self.base, r.rip) {
+            if let Some(site) = space.behind_hole(tid, self.pages.base, r.rip) {
                 r.rip = site;
                 let _ = kernel::set_registers(tid, &Registers::Native(r));
             }
             return None;
         }
-        if r.rip >= self.base + layout::STUBS {
+        if r.rip >= self.pages.base + layout::STUBS {
             // On the way in, or about to make the call that stops.
-            let site = space.site_of_stub(self.base, r.rip)?;
-            let behind = (r.rip - self.base) % layout::STUB > layout::STUB_SLOW;
-            r.rip = if behind { site + 2 } else { site };
+            r.rip = space.behind_stub(self.pages.base, r.rip)?;
             let _ = kernel::set_registers(tid, &Registers::Native(r));
             return None;
         }
         let slot = thread.slot.as_ref();
         let head = slot.map(Place::head).unwrap_or_default();
-        let found = look(r.rip - self.base, &r, &head);
-        let site = space.site_of_stub(self.base, found.stub)?;
+        let found = look(r.rip - self.pages.base, &r, &head);
+        let site = space.site_of_stub(self.pages.base, found.stub)?;
         let row = layout::row_at(head.call);
         let number = row.and_then(|row| self.rows.get(row)).map(|n| i64::from(*n));
         let in_call = (r.orig_rax as i64) >= 0 && found.place == At::Returned;
@@ -100,6 +102,10 @@ impl Fast {
             return false;
         }
         let Ok(mut r) = remote::native(tid) else { return false };
+        if self.is_led_in(tid, r.rip) {
+            self.begin_without(tid);
+            return true;
+        }
         let Some(space) = self.spaces.get(&id) else { return false };
         if signal == libc::SIGTRAP && code == libc::TRAP_TRACE {
             // Of a program that has itself stepped: our code is no step of its own.
@@ -110,7 +116,7 @@ impl Fast {
             // the program's.
             let ip = r.rip.wrapping_sub(1);
             let mut now = [0];
-            let met = space.sites.contains_key(&ip)
+            let met = space.changes(ip)
                 && matches!(memory::read(tid, ip, &mut now), Ok(1))
                 && now != [0xcc];
             if met {
@@ -119,14 +125,14 @@ impl Fast {
             }
             return met;
         }
-        if !self.is_ours(r.rip) && space.site_of_hole(tid, self.base, r.rip).is_none() {
+        if !self.is_ours(r.rip) && space.behind_hole(tid, self.pages.base, r.rip).is_none() {
             return false;
         }
-        let in_trampoline = (self.base..self.base + layout::TABLE).contains(&r.rip);
+        let in_trampoline = (self.pages.base..self.pages.base + layout::TABLE).contains(&r.rip);
         let slot_known = self.threads.get(&tid).is_some_and(|t| t.slot.is_some());
         let stub = in_trampoline.then(|| {
             let head = self.threads.get(&tid).and_then(|t| t.slot.as_ref()).map(Place::head);
-            look(r.rip - self.base, &r, &head.unwrap_or_default())
+            look(r.rip - self.pages.base, &r, &head.unwrap_or_default())
         });
         let _ = self.step_back(tid, false);
         if remote::native(tid).is_ok_and(|now| now.rip == r.rip) {
@@ -135,7 +141,7 @@ impl Fast {
             return false;
         }
         let mut here = [0; 8];
-        let mapped = matches!(memory::read(tid, self.base + layout::STUBS, &mut here), Ok(8))
+        let mapped = matches!(memory::read(tid, self.pages.base + layout::STUBS, &mut here), Ok(8))
             && here != [0; 8];
         let stepped = remote::native(tid).is_ok_and(|now| now.rip != r.rip);
         // The trampoline may be led astray by GS, all else only if it is not there.

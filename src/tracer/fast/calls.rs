@@ -9,10 +9,8 @@ use super::super::kernel;
 use super::super::stop::Entry;
 use super::layout::{self, ARENA, CHUNK, FAST, NUMBERS, ROWS, SLOW};
 use super::space::Space;
-use super::{Fast, ON_ADDRESSES, byte_of, memory_of, remote, trampoline};
-
-/// Stops of a site after which it is patched: that costs about what two of them do.
-const HITS: u32 = 3;
+use super::threads::makes_tasks;
+use super::{Fast, byte_of, goes_slowly, memory_of, remote, trampoline};
 
 impl Fast {
     /// A call stopped at its entry. `quiet`: nothing else of its thread is under way,
@@ -25,7 +23,13 @@ impl Fast {
         quiet: bool,
         makes: &dyn Fn(i32) -> bool,
     ) -> Met {
-        let Some(thread) = self.threads.get_mut(&tid) else { return Met::Tell(entry) };
+        if self.is_led_in(tid, entry.ip) {
+            self.begin_without(tid);
+            let _ = kernel::resume(tid, 0); // Dying: its end is reported.
+            return Met::Led;
+        }
+        self.watch(tid, &entry);
+        let Some(thread) = self.threads.get(&tid) else { return Met::Tell(entry) };
         let Some(id) = thread.space else { return Met::Tell(entry) };
         let ours = self.is_ours(entry.ip);
         if ours && self.asks(entry.ip) {
@@ -38,7 +42,7 @@ impl Fast {
         let Some(space) = self.spaces.get_mut(&id) else { return Met::Tell(entry) };
         if ours {
             // A stub's own: to everybody else it is the site's.
-            let Some(site) = space.site_of_stub(self.base, entry.ip) else {
+            let Some(site) = space.site_of_stub(self.pages.base, entry.ip) else {
                 return Met::Tell(entry);
             };
             let entry = Entry { ip: site + 2, ..entry };
@@ -47,14 +51,17 @@ impl Fast {
             let _ = kernel::set_registers(tid, &Registers::Native(r));
             self.mind_the_pages(tid, &entry);
             self.mind_the_thread(tid, &entry);
-            if quiet && self.can_count(tid, &entry, makes) {
+            if quiet && self.can_count(tid, &entry) {
                 self.see_why_it_stopped(tid, r.gs_base);
             }
             return Met::Tell(entry);
         }
         self.mind_the_pages(tid, &entry);
         self.mind_the_thread(tid, &entry);
-        if quiet && self.can_count(tid, &entry, makes) && self.lead(tid, id, &entry, makes) {
+        if quiet && makes_tasks(&entry) && !entry.sys.is_exec() {
+            self.mind_the_children(tid, id, makes);
+        }
+        if quiet && self.can_count(tid, &entry) && self.lead(tid, id, &entry, makes) {
             return Met::Led;
         }
         Met::Tell(entry)
@@ -62,7 +69,9 @@ impl Fast {
 
     /// Whether who stands there asks the tracer for something, by a call that is none.
     pub fn asks(&self, ip: u64) -> bool {
-        [trampoline::drained(self.base), trampoline::asked(self.base)].contains(&ip)
+        let base = self.pages.base;
+        [trampoline::drained(base), trampoline::asked(base), trampoline::not_begun(base)]
+            .contains(&ip)
     }
 
     /// A call that is to be counted went the slow way: its number may be new, or the
@@ -106,7 +115,7 @@ impl Fast {
     }
 
     /// Whether the trampoline would count this call of a thread.
-    fn can_count(&mut self, tid: i32, entry: &Entry, makes: &dyn Fn(i32) -> bool) -> bool {
+    fn can_count(&mut self, tid: i32, entry: &Entry) -> bool {
         let Some(thread) = self.threads.get(&tid) else { return false };
         if self.off || thread.foreign || thread.parked || thread.slot.is_none() {
             return false;
@@ -115,19 +124,15 @@ impl Fast {
         if entry.sys.abi != Abi::X86_64 || self.slow.get(number).is_none_or(|slow| *slow) {
             return false;
         }
-        let on_address = ON_ADDRESSES.contains(&entry.sys.number);
-        if on_address && entry.args[0].wrapping_sub(1) < 0x7fff_ffff {
+        if goes_slowly(entry.sys.number, entry.args[0]) {
             return false;
         }
-        let Some(id) = thread.space else { return false };
-        let Some(space) = self.spaces.get(&id).filter(|s| s.given_up.is_none()) else {
+        let space = thread.space.and_then(|id| self.spaces.get(&id));
+        if space.is_none_or(|space| space.given_up.is_some()) {
             return false;
-        };
-        if space.table.get(number).is_some_and(|byte| *byte != 0) {
+        }
+        if self.pages.byte(number) != 0 {
             return true;
-        }
-        if !self.is_steady(id, makes) {
-            return false;
         }
         let row = match self.rows.iter().position(|n| usize::from(*n) == number) {
             Some(row) => row,
@@ -140,11 +145,8 @@ impl Fast {
                 return false;
             }
         };
-        let byte = byte_of(row, number as u16);
-        let Some(space) = self.spaces.get_mut(&id) else { return false };
-        memory_of(&mut self.memory, id, tid)
-            .and_then(|memory| space.set_number(memory, self.base, number, byte))
-            .is_ok()
+        self.pages.set_byte(number, byte_of(row, number as u16));
+        true
     }
 
     /// Whether nobody makes a child with a copy of this memory, in which a change might
@@ -153,37 +155,47 @@ impl Fast {
         self.threads.iter().all(|(tid, thread)| thread.space != Some(id) || !makes(*tid))
     }
 
+    /// A process is about to make a child: who makes many of them, each of which makes the
+    /// same calls, has the places patched for all.
+    fn mind_the_children(&mut self, tid: i32, id: u32, makes: &dyn Fn(i32) -> bool) {
+        let steady = self.is_steady(id, makes);
+        let Some(space) = self.spaces.get_mut(&id) else { return };
+        if steady
+            && space.given_up.is_none()
+            && let Ok(memory) = memory_of(&mut self.memory, id, tid)
+        {
+            let patched = space.patch_all(tid, memory, self.pages.base, &mut self.holes);
+            self.summary.patched += patched as u64;
+        }
+    }
+
     /// Leads a call into the trampoline, and the next ones of its site too.
     fn lead(&mut self, tid: i32, id: u32, entry: &Entry, makes: &dyn Fn(i32) -> bool) -> bool {
         let ip = entry.ip.wrapping_sub(2);
-        let Some(space) = self.spaces.get(&id) else { return false };
-        let known = space.sites.get(&ip).copied();
-        let steady = known.is_some_and(|site| site.tried) || self.is_steady(id, makes);
-        if known.is_none() && !steady {
-            return false;
-        }
+        let steady = self.is_steady(id, makes);
         let Some(space) = self.spaces.get_mut(&id) else { return false };
-        let Ok(memory) = memory_of(&mut self.memory, id, tid) else { return false };
-        let Some(site) = space.site(memory, self.base, ip) else {
-            if space.stubs.len() as u64 >= layout::MOST_STUBS {
-                self.reason("call sites beyond the stubs of an address space");
+        let Some(site) = space.site(self.pages.base, ip).copied() else {
+            self.reason("call sites beyond the stubs of an address space");
+            return false;
+        };
+        let stub = Space::stub_slow(self.pages.base, &site);
+        let (hits, is_due) = space.has_stopped(site);
+        if hits == 1 {
+            self.summary.redirected += 1;
+        }
+        if is_due
+            && steady
+            && let Ok(memory) = memory_of(&mut self.memory, id, tid)
+        {
+            if space.patch(tid, memory, self.pages.base, ip, &mut self.holes) {
+                self.summary.patched += 1;
+                self.summary.redirected = self.summary.redirected.saturating_sub(1);
             } else {
                 self.memory = None; // Of a thread that is gone, maybe.
             }
-            return false;
-        };
-        site.hits = site.hits.saturating_add(1);
-        let stub = Space::stub_slow(self.base, site);
-        let (first, second) = (site.hits == 1, site.hits >= HITS && !site.tried);
-        if first {
-            self.summary.redirected += 1;
-        }
-        if second && steady && space.patch(tid, memory, self.base, ip, &mut self.holes) {
-            self.summary.patched += 1;
-            self.summary.redirected = self.summary.redirected.saturating_sub(1);
         }
         let Ok(mut r) = remote::native(tid) else { return false };
-        r.rip = self.base + layout::TRAMPOLINE;
+        r.rip = self.pages.base + layout::TRAMPOLINE;
         r.rcx = stub;
         r.rax = r.orig_rax;
         r.orig_rax = u64::MAX; // The call is skipped: it is made in there.
@@ -200,8 +212,9 @@ impl Fast {
         let Some(id) = self.threads.get(&tid).and_then(|t| t.space) else { return };
         let Some(space) = self.spaces.get(&id).filter(|s| s.given_up.is_none()) else { return };
         let [at, length, third, flags, to, _] = entry.args;
-        let end = self.base + ARENA + (space.chunks.len() * CHUNK) as u64;
-        let touches = |at: u64, length: u64| at < end && at.saturating_add(length) > self.base;
+        let end = self.pages.base + ARENA + (space.chunks.len() * CHUNK) as u64;
+        let touches =
+            |at: u64, length: u64| at < end && at.saturating_add(length) > self.pages.base;
         let over = entry.sys.abi == Abi::X86_64
             && match entry.sys.number {
                 libc::SYS_mmap => flags & libc::MAP_FIXED as u64 != 0 && touches(at, length),

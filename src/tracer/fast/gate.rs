@@ -13,23 +13,37 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const ARCH: u32 = 0xc000_003e;
 /// Offsets in `struct seccomp_data` (linux/seccomp.h).
 const ARCH_AT: u32 = 4;
+const NUMBER_AT: u32 = 0;
 const IP_LOW_AT: u32 = 8;
 const IP_HIGH_AT: u32 = 12;
+const ARGUMENTS_AT: u32 = 16;
 
 /// The bytes of the filter that lets calls through which return to these addresses
 /// below 4 GiB, as `struct sock_filter` of linux/filter.h lays them out, and how many
 /// instructions they are. The architecture comes first: what i386 calls there is
-/// something else.
-pub fn filter([one, other]: [u64; 2]) -> (Vec<u8>, u16) {
+/// something else. From anywhere it lets through `shmat(id, base)`, which brings our
+/// code in: no program knows these two.
+pub fn filter([one, other]: [u64; 2], [id, base]: [u64; 2]) -> (Vec<u8>, u16) {
     let equal = |k: u32, jt: u8, jf: u8| libc::sock_filter { code: EQUAL, jt, jf, k };
     let plain = |code: u16, k: u32| libc::sock_filter { code, jt: 0, jf: 0, k };
     let program = [
         plain(LOAD, ARCH_AT),
-        equal(ARCH, 0, 6),
+        equal(ARCH, 0, 17),
         plain(LOAD, IP_LOW_AT),
         equal(one as u32, 1, 0),
         equal(other as u32, 0, 3),
         plain(LOAD, IP_HIGH_AT),
+        equal(0, 0, 1),
+        plain(RETURN, ALLOW),
+        plain(LOAD, NUMBER_AT),
+        equal(libc::SYS_shmat as u32, 0, 9),
+        plain(LOAD, ARGUMENTS_AT),
+        equal(id as u32, 0, 7),
+        plain(LOAD, ARGUMENTS_AT + 4),
+        equal(0, 0, 5),
+        plain(LOAD, ARGUMENTS_AT + 8),
+        equal(base as u32, 0, 3),
+        plain(LOAD, ARGUMENTS_AT + 12),
         equal(0, 0, 1),
         plain(RETURN, ALLOW),
         plain(RETURN, TRACE),

@@ -15,7 +15,7 @@ use gimli::{
 use globset::GlobSet;
 
 use super::super::{memory, proc};
-use super::padding::{Body, is_aimed_at, is_padding};
+use super::padding::{Body, is_aimed_at, is_number_loaded, is_padding};
 
 /// A place for a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +31,10 @@ const JUMP: u64 = 7;
 
 /// What holds a file's functions, by path, device and inode: the same in every process
 /// that maps it.
-type FileKey = (String, String, u64);
+pub type FileKey = (String, String, u64);
 
 /// Puts back, in what was read from an address on, what was there before we changed it.
-type Undo<'a> = &'a dyn Fn(u64, &mut [u8]);
+pub type Undo<'a> = &'a dyn Fn(u64, &mut [u8]);
 
 /// A file's code in a tracee, as it was before we changed it.
 struct Code<'a> {
@@ -54,6 +54,18 @@ impl Code<'_> {
     }
 }
 
+/// Where a hole is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Where {
+    /// In reach of a short jump, behind a function.
+    Behind,
+    /// The same, within one.
+    Within,
+    /// Anywhere, behind a function: for a jump in the place of the instruction before the
+    /// call, which loads its number.
+    InFront,
+}
+
 /// A hole, by its distance from the site, and what is there.
 type Near = (i64, [u8; JUMP as usize]);
 
@@ -61,9 +73,8 @@ type Near = (i64, [u8; JUMP as usize]);
 #[derive(Debug, Default)]
 pub struct Holes {
     files: HashMap<FileKey, Option<Rc<Functions>>>,
-    /// The holes of a site, by file and distance from where it is mapped: those behind
-    /// functions, and those within.
-    found: HashMap<(FileKey, u64, bool), Vec<Near>>,
+    /// The holes of a site, by file and distance from where it is mapped.
+    found: HashMap<(FileKey, u64, Where), Vec<Near>>,
     /// Files that are not to be patched.
     not: GlobSet,
 }
@@ -117,15 +128,38 @@ impl Holes {
         free: &dyn Fn(u64) -> bool,
         undo: Undo<'_>,
     ) -> Option<Hole> {
+        self.find(tid, ip, &[Where::Behind, Where::Within], free, undo)
+    }
+
+    /// One for a jump in the place of the five bytes before the site at `ip`: there the
+    /// number of its call is loaded, and nothing goes into the middle of that.
+    pub fn in_front(
+        &mut self,
+        tid: i32,
+        ip: u64,
+        free: &dyn Fn(u64) -> bool,
+        undo: Undo<'_>,
+    ) -> Option<Hole> {
+        self.find(tid, ip, &[Where::InFront], free, undo)
+    }
+
+    fn find(
+        &mut self,
+        tid: i32,
+        ip: u64,
+        places: &[Where],
+        free: &dyn Fn(u64) -> bool,
+        undo: Undo<'_>,
+    ) -> Option<Hole> {
         let (key, begin) = self.file_at(tid, ip)?;
         let offset = ip.checked_sub(begin)?;
-        [false, true].into_iter().find_map(|within| {
-            let site = (key.clone(), offset, within);
+        places.iter().find_map(|place| {
+            let site = (key.clone(), offset, *place);
             if !self.found.contains_key(&site) {
                 let read = || Functions::read(tid, begin).map(Rc::new);
                 let functions = self.files.entry(key.clone()).or_insert_with(read).clone();
                 let holes =
-                    functions.map(|f| f.holes(&Code { tid, begin, undo }, ip - begin, within));
+                    functions.map(|f| f.holes(&Code { tid, begin, undo }, ip - begin, *place));
                 self.found.insert(site.clone(), holes.unwrap_or_default());
             }
             let candidates = self.found.get(&site)?;
@@ -141,7 +175,7 @@ impl Holes {
     }
 
     /// The file that is mapped at `ip`, and where its begin is.
-    fn file_at(&self, tid: i32, ip: u64) -> Option<(FileKey, u64)> {
+    pub fn file_at(&self, tid: i32, ip: u64) -> Option<(FileKey, u64)> {
         let text = proc::read(&format!("/proc/{tid}/maps"), 16 << 10).ok()?;
         let text = String::from_utf8_lossy(&text);
         let mut begin: Option<Mapping> = None;
@@ -183,8 +217,7 @@ fn parse(line: &str) -> Option<Mapping> {
 
 /// Reads all of it, or nothing.
 fn read(tid: i32, at: u64, length: usize) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; length];
-    matches!(memory::read(tid, at, &mut bytes), Ok(n) if n == length).then_some(bytes)
+    memory::read_all(tid, &[(at, length)])
 }
 
 fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -298,21 +331,29 @@ impl Functions {
         functions
     }
 
-    /// The holes in reach of a site, nearest first, as distances from it: in padding
-    /// behind functions or within them.
-    fn holes(&self, code: &Code<'_>, site: u64, within: bool) -> Vec<Near> {
+    /// The holes in reach of a site, nearest first, as distances from it.
+    fn holes(&self, code: &Code<'_>, site: u64, place: Where) -> Vec<Near> {
         /// Of a jump of two bytes.
-        const REACH: u64 = 128;
-        let reach = (site + 2).saturating_sub(REACH)..site + 2 + REACH;
-        let padding = if !within {
-            let functions = self.between(reach.start, reach.end);
-            functions.iter().filter_map(|f| behind(code, f)).collect()
-        } else if self.code.contains(&site) {
-            let functions =
-                self.between(reach.start.saturating_sub(REACH), reach.end + REACH + JUMP);
-            self.within(code, &functions).unwrap_or_default()
-        } else {
-            Vec::new()
+        const SHORT: u64 = 128;
+        /// What a longer one needs: some hole is there.
+        const FAR: u64 = 2048;
+        let around = |reach: u64| (site + 2).saturating_sub(reach)..site + 2 + reach;
+        let is_code = self.code.contains(&site);
+        let (reach, padding) = match place {
+            Where::InFront if !self.is_number_loaded(code, site) => return Vec::new(),
+            Where::Within if !is_code => return Vec::new(),
+            Where::Within => {
+                let reach = around(SHORT);
+                let functions =
+                    self.between(reach.start.saturating_sub(SHORT), reach.end + SHORT + JUMP);
+                (reach, self.within(code, &functions).unwrap_or_default())
+            }
+            Where::Behind | Where::InFront => {
+                let reach = around(if place == Where::Behind { SHORT } else { FAR });
+                let functions = self.between(reach.start, reach.end);
+                let behind = functions.iter().filter_map(|f| behind(code, f)).collect::<Vec<_>>();
+                (reach, behind)
+            }
         };
         let pieces = padding.iter().flat_map(|padding| {
             let last = padding.end.saturating_sub(JUMP - 1);
@@ -324,6 +365,17 @@ impl Functions {
             .collect();
         holes.sort_by_key(|(distance, _)| distance.unsigned_abs());
         holes
+    }
+
+    /// Whether the instruction before a site loads its number.
+    fn is_number_loaded(&self, code: &Code<'_>, site: u64) -> bool {
+        (|| {
+            let function = self.around(site).filter(|f| (f.from..f.to).contains(&site))?;
+            let length = function.to.checked_sub(function.from).filter(|n| *n <= LONGEST)?;
+            let bytes = code.read(function.from, length)?;
+            Some(is_number_loaded(&bytes, function.from, site))
+        })()
+        .unwrap_or(false)
     }
 
     /// The padding within these functions that nothing in the file goes to. `None` where
@@ -373,9 +425,11 @@ fn behind(code: &Code<'_>, function: &Function) -> Option<Range<u64>> {
     is_free.then_some(gap)
 }
 
+/// The longest function that is decoded, bytes.
+const LONGEST: u64 = 1 << 20;
+
 /// What its instructions say.
 fn body(code: &Code<'_>, function: &Function) -> Option<Body> {
-    const LONGEST: u64 = 1 << 20;
     let length = function.to.checked_sub(function.from).filter(|length| *length <= LONGEST)?;
     Body::of(&code.read(function.from, length)?, function.from)
 }

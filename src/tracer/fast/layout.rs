@@ -83,8 +83,10 @@ pub struct Call {
 }
 
 impl Call {
-    /// Behind the last.
+    /// Behind the last: a stop.
     pub const NONE: Self = Self { number: -1, arguments: [0; 6] };
+    /// Behind the last of those that a program begins with: it goes on.
+    pub const GO_ON: Self = Self { number: -2, arguments: [0; 6] };
 
     /// A call; arguments that are not given are 0.
     pub fn new(number: i64, given: &[u64]) -> Self {
@@ -123,31 +125,33 @@ const _: () = assert!(CHUNK <= 1 << 20);
 /// The trampoline begins here in the code pages.
 pub const TRAMPOLINE: u64 = 0;
 /// A byte for each number: 0 where the call stops, else its row and one;
-/// [`BY_ADDRESS`] where it depends on its first argument.
+/// [`BY_ARGUMENT`] where it depends on its first argument.
 pub const TABLE: u64 = 0x1000;
-/// Names and filters, for calls that are made for the tracer.
+/// Filters and the like, for calls that are made for the tracer.
 pub const DATA: u64 = 0x1200;
-/// Bytes there.
-pub const DATA_LENGTH: usize = 0xe00;
 /// Calls that are made for the tracer in one go: no call, and room for some.
-pub const CALLS: u64 = DATA + 0xc00;
-const _: () = assert!(CALLS as usize + 5 * size_of::<Call>() <= DATA as usize + DATA_LENGTH);
-/// The stubs.
-pub const STUBS: u64 = 0x2000;
+pub const CALLS: u64 = 0x1c00;
+/// Those that a program begins with.
+pub const BEGIN_CALLS: u64 = 0x1e00;
+const _: () = assert!(BEGIN_CALLS as usize + 3 * size_of::<Call>() <= CODE as usize);
+/// Length of the code pages, which all processes share.
+pub const CODE: u64 = 0x2000;
+/// The stubs, behind them: at the begin of the first segment of a process.
+pub const STUBS: u64 = CODE;
 /// Distance of two stubs.
 pub const STUB: u64 = 64;
 /// Stubs of an address space.
 pub const MOST_STUBS: u64 = 2048;
-/// Length of the code pages.
-pub const CODE: u64 = STUBS + STUB * MOST_STUBS;
-/// Where the first chunk of slots is, from the code pages on.
-pub const ARENA: u64 = CODE.next_multiple_of(0x10000);
+/// Their length.
+pub const STUBS_LENGTH: u64 = STUB * MOST_STUBS;
+/// Where the first chunk of slots is, from the code pages on: in the same segment.
+pub const ARENA: u64 = STUBS + STUBS_LENGTH;
 /// Chunks that an address space may have.
 pub const MOST_CHUNKS: u64 = 512;
 
 /// In [`TABLE`]: the call goes the slow way where its first argument is an address
-/// in the lower two gibibytes, in which all of this is.
-pub const BY_ADDRESS: u8 = 0x80;
+/// in the lower two gibibytes, in which all of this is; of arch_prctl, unless it sets FS.
+pub const BY_ARGUMENT: u8 = 0x80;
 
 /// In a stub: the address of its code, for the jump in a hole.
 pub const STUB_ENTRY: u64 = 0;
@@ -157,6 +161,11 @@ pub const STUB_RETURN: u64 = 8;
 pub const STUB_CODE: u64 = 16;
 /// Its own `syscall`, for calls that stop.
 pub const STUB_SLOW: u64 = 32;
+/// What comes before its code where the jump has taken the place of the instruction that
+/// loads the number: it loads that.
+pub const STUB_NUMBER: u64 = 40;
+/// The address of that, for the jump in a hole.
+pub const STUB_NUMBER_ENTRY: u64 = 48;
 
 /// The bytes of the stub at `address`, of a site whose call returns to `to`.
 pub fn stub(address: u64, to: u64, trampoline: u64) -> [u8; STUB as usize] {
@@ -177,6 +186,17 @@ pub fn stub(address: u64, to: u64, trampoline: u64) -> [u8; STUB as usize] {
     // syscall; jmp [rip + STUB_RETURN]
     put(STUB_SLOW, &[0x0f, 0x05, 0xff, 0x25]);
     put(STUB_SLOW + 4, &(STUB_RETURN.wrapping_sub(STUB_SLOW + 8) as u32).to_le_bytes());
+    bytes
+}
+
+/// What a stub at `address` has from [`STUB_NUMBER`] on, where it is to load the number by
+/// this instruction.
+pub fn stub_number(address: u64, load: [u8; 5]) -> [u8; 16] {
+    let mut bytes = [0xcc; 16];
+    let back = STUB_CODE.wrapping_sub(STUB_NUMBER + 7) as u8;
+    bytes[..5].copy_from_slice(&load);
+    bytes[5..7].copy_from_slice(&[0xeb, back]); // jmp STUB_CODE
+    bytes[8..].copy_from_slice(&(address + STUB_NUMBER).to_le_bytes());
     bytes
 }
 
@@ -248,5 +268,10 @@ mod tests {
         let mut decoder = iced_x86::Decoder::with_ip(64, &bytes[32..], 0x5000_2020, 0);
         assert_eq!(decoder.decode().mnemonic(), iced_x86::Mnemonic::Syscall);
         assert_eq!(decoder.decode().ip_rel_memory_address(), 0x5000_2008);
+        let bytes = stub_number(0x5000_2000, [0xb8, 13, 0, 0, 0]);
+        let mut decoder = iced_x86::Decoder::with_ip(64, &bytes, 0x5000_2028, 0);
+        assert_eq!(decoder.decode().immediate32(), 13);
+        assert_eq!(decoder.decode().near_branch_target(), 0x5000_2010);
+        assert_eq!(bytes[8..], 0x5000_2028_u64.to_le_bytes());
     }
 }

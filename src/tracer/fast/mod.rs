@@ -15,6 +15,7 @@
 
 mod arena;
 mod back;
+mod begin;
 mod calibrate;
 mod calls;
 mod clock;
@@ -23,7 +24,9 @@ mod harvest;
 mod holes;
 mod layout;
 mod padding;
+mod pages;
 mod remote;
+mod segment;
 mod space;
 mod threads;
 mod tier;
@@ -31,16 +34,20 @@ mod trampoline;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::rc::Rc;
 
 use crate::syscall::{Abi, CallSet, Sys};
 
+use super::error::reason;
 use super::inside::{FastOptions, FastSummary, Program};
 use super::memory::Writer;
 
-use arena::Place;
+use arena::{Place, Pool};
+use begin::{Begin, Beginnings};
 use clock::Clock;
 use holes::Holes;
-use layout::{ARENA, BY_ADDRESS, CHUNK, CODE, NUMBERS, SLOW};
+use layout::{ARENA, CHUNK, NUMBERS, SLOW};
+use pages::Pages;
 use space::Space;
 
 pub use threads::{makes_tasks, shares_memory};
@@ -62,14 +69,16 @@ struct Thread {
     more_errors: Vec<(usize, i32)>,
     /// What the tracer wrote last as its mode.
     mode: u32,
+    /// How its program begins.
+    begin: Option<Begin>,
 }
 
 /// The engine's state.
 #[derive(Debug)]
 pub struct Fast {
     after: u32,
-    /// Where the code pages are, in every address space.
-    base: u64,
+    pages: Pages,
+    pool: Rc<Pool>,
     /// Numbers that always stop.
     slow: Box<[bool; NUMBERS]>,
     /// The number of each row.
@@ -89,12 +98,13 @@ pub struct Fast {
     off: bool,
     clock: Clock,
     holes: Holes,
+    beginnings: Beginnings,
     summary: FastSummary,
 }
 
 /// Calls that always stop: they make or end tasks or programs, change what our code
 /// stands on, or give signals to a program that waits for them.
-const ALWAYS: [i64; 20] = [
+const ALWAYS: [i64; 19] = [
     libc::SYS_rt_sigreturn,
     libc::SYS_clone,
     libc::SYS_fork,
@@ -104,7 +114,6 @@ const ALWAYS: [i64; 20] = [
     libc::SYS_exit_group,
     libc::SYS_execveat,
     libc::SYS_clone3,
-    libc::SYS_arch_prctl,
     libc::SYS_prctl,
     libc::SYS_seccomp,
     libc::SYS_restart_syscall,
@@ -117,14 +126,24 @@ const ALWAYS: [i64; 20] = [
     libc::SYS_ptrace,
 ];
 
-/// Calls that stop where their first argument could be one of our pages.
-const ON_ADDRESSES: [i64; 4] =
-    [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_madvise];
+/// Calls that stop where their first argument could be one of our pages, or says so.
+const BY_ARGUMENT: [i64; 5] =
+    [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_madvise, libc::SYS_arch_prctl];
+
+/// The one that every program makes.
+const ARCH_SET_FS: u64 = 0x1002;
+
+/// Whether a call stops for its first argument.
+fn goes_slowly(number: i64, argument: u64) -> bool {
+    BY_ARGUMENT.contains(&number)
+        && argument.wrapping_sub(1) < 0x7fff_ffff
+        && (number, argument) != (libc::SYS_arch_prctl, ARCH_SET_FS)
+}
 
 impl Fast {
     /// `None` with the reason where this machine has no clock for it. Calls in
     /// `needed` always stop.
-    pub fn new(options: &FastOptions, needed: &CallSet) -> Result<Self, &'static str> {
+    pub fn new(options: &FastOptions, needed: &CallSet) -> Result<Self, String> {
         let clock = Clock::new().ok_or("the time stamp counter of this machine is no clock")?;
         let mut slow = Box::new([false; NUMBERS]);
         for (number, slow) in slow.iter_mut().enumerate() {
@@ -133,9 +152,12 @@ impl Fast {
         }
         // Below 2 GiB, and above where the heap of a program of a fixed place begins.
         let base = 0x5000_0000 + (any_number() & 0xfff) * 0x1_0000;
+        let pages = Pages::new(base)
+            .map_err(|e| format!("the kernel gives no shared memory: {}", reason(&e)))?;
         Ok(Self {
             after: options.after,
-            base,
+            pages,
+            pool: Rc::default(),
             slow,
             rows: Vec::new(),
             spaces: HashMap::new(),
@@ -147,6 +169,7 @@ impl Fast {
             shared: HashSet::new(),
             off: false,
             clock,
+            beginnings: Beginnings::new(&options.not_patched),
             holes: Holes::except(options.not_patched.clone()),
             summary: FastSummary::default(),
         })
@@ -175,7 +198,7 @@ impl Fast {
 
     /// Whether a GS base is ours, which the program does not know.
     pub fn is_our_gs(&self, base: u64) -> bool {
-        let arena = self.base + ARENA;
+        let arena = self.pages.base + ARENA;
         (arena..arena + layout::MOST_CHUNKS * CHUNK as u64).contains(&base)
     }
 
@@ -197,7 +220,7 @@ impl Fast {
     }
 
     fn is_ours(&self, ip: u64) -> bool {
-        (self.base..self.base + CODE).contains(&ip)
+        (self.pages.base..self.pages.base + ARENA).contains(&ip)
     }
 }
 
@@ -220,6 +243,6 @@ fn any_number() -> u64 {
 
 /// What the code pages say of a number with this row.
 fn byte_of(row: usize, number: u16) -> u8 {
-    let on_address = ON_ADDRESSES.contains(&i64::from(number));
-    (row + 1) as u8 | if on_address { BY_ADDRESS } else { 0 }
+    let by_argument = BY_ARGUMENT.contains(&i64::from(number));
+    (row + 1) as u8 | if by_argument { layout::BY_ARGUMENT } else { 0 }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 
 /// What a function's instructions say, decoded from its begin.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -58,6 +58,25 @@ impl Body {
         });
         Some(body)
     }
+}
+
+/// Whether a function with these bytes at `from` loads a constant into eax right before
+/// `site`, and nothing of it goes into the middle of that.
+pub fn is_number_loaded(bytes: &[u8], from: u64, site: u64) -> bool {
+    let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
+    let mut loaded = false;
+    while decoder.can_decode() {
+        let now = decoder.decode();
+        if target(&now).is_some_and(|at| at.wrapping_add(4).wrapping_sub(site) < 4) {
+            return false;
+        }
+        // In its short form, of five bytes.
+        loaded |= now.next_ip() == site
+            && now.code() == Code::Mov_r32_imm32
+            && now.len() == 5
+            && now.op0_register() == Register::EAX;
+    }
+    loaded
 }
 
 /// Whether these bytes are instructions that do nothing, or traps.
@@ -175,6 +194,25 @@ mod tests {
         taken[1] = 18;
         assert_eq!(Body::of(&taken, 0x1004).unwrap().targets, [0x1011, 0x1018]);
         assert!(Body::of(&taken, 0x1004).unwrap().dead.is_empty());
+    }
+
+    #[test]
+    fn a_constant_that_is_loaded_before_a_call_is_known() {
+        // jmp over; mov eax, 13; syscall; ret
+        let code = [0xeb, 0x00, 0xb8, 13, 0, 0, 0, 0x0f, 0x05, 0xc3];
+        assert!(is_number_loaded(&code, 0x1000, 0x1007));
+        assert!(!is_number_loaded(&code, 0x1000, 0x1006));
+        assert!(!is_number_loaded(&code, 0x1000, 0x1009));
+        // To the call itself is no harm; into the constant is.
+        for (to, harmless) in [(5, true), (4, false), (1, false), (0, true)] {
+            let mut jumps = code;
+            jumps[1] = to;
+            assert_eq!(is_number_loaded(&jumps, 0x1000, 0x1007), harmless, "{to}");
+        }
+        // mov r8d, 13: the same bytes with one before them.
+        let other = [0x90, 0x41, 0xb8, 13, 0, 0, 0, 0x0f, 0x05, 0xc3];
+        assert!(!is_number_loaded(&other, 0x1000, 0x1007));
+        assert!(!is_number_loaded(&[], 0x1000, 0x1007));
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::io;
 
 use super::super::arch::{Native, Registers};
 use super::super::kernel::{self, Waited};
-use super::super::memory::Writer;
 use super::super::stop::{Report, Stop, report};
 use super::layout::{CALLS, Call};
+use super::pages::Pages;
 use super::trampoline;
 
 /// Why a call could not be made.
@@ -27,17 +27,13 @@ impl From<io::Error> for Failure {
 /// A thread at the exit stop of a call that has ended, which makes others from there.
 /// Its signals wait meanwhile.
 #[derive(Debug)]
-pub struct Remote {
+pub struct Remote<'a> {
     tid: i32,
     /// Address of a `syscall` instruction.
     site: u64,
-    /// It is under the gate.
-    gated: bool,
-    /// Where our code pages are, once calls are made there, under the gate: one stop
-    /// for some of them.
-    ours: Option<u64>,
-    /// Its memory, once something is written there.
-    memory: Option<Writer>,
+    /// Our code pages, once calls are made there, under the gate: one stop for some of
+    /// them.
+    ours: Option<&'a Pages>,
     before: Native,
     mask: u64,
     /// It was to stop, and must be told again.
@@ -66,65 +62,47 @@ fn result(value: u64) -> Result<u64, Failure> {
     Ok(value)
 }
 
-impl Remote {
+impl<'a> Remote<'a> {
     /// Begins. The thread must be at an exit stop; `site` is a `syscall` instruction.
-    pub fn begin(tid: i32, site: u64, gated: bool) -> Result<Self, Failure> {
+    pub fn begin(tid: i32, site: u64) -> Result<Self, Failure> {
         let before = native(tid)?;
         let mask = kernel::signal_mask(tid)?;
         kernel::set_signal_mask(tid, u64::MAX)?;
-        let (ours, memory, stopped, dying, last) = (None, None, false, false, None);
-        Ok(Self { tid, site, gated, ours, memory, before, mask, stopped, dying, last })
-    }
-
-    /// Its memory.
-    pub fn memory(&mut self) -> io::Result<&Writer> {
-        let memory = match self.memory.take() {
-            Some(memory) => memory,
-            None => Writer::open(self.tid)?,
-        };
-        Ok(self.memory.insert(memory))
+        let (ours, stopped, dying, last) = (None, false, false, None);
+        Ok(Self { tid, site, ours, before, mask, stopped, dying, last })
     }
 
     /// From now on in our code pages, which are there, under the gate; or no more.
-    pub fn set_ours(&mut self, base: Option<u64>) {
-        self.ours = base;
+    pub fn set_ours(&mut self, pages: Option<&'a Pages>) {
+        self.ours = pages;
     }
 
     /// Makes one call and gives what it returned.
-    pub fn call(&mut self, number: i64, arguments: &[u64]) -> Result<u64, Failure> {
-        let first = Call::new(number, arguments);
+    pub fn call(&mut self, call: &Call) -> Result<u64, Failure> {
         match self.ours {
-            Some(base) => result(self.make_in_ours(base, &first, base + CALLS)?.r12),
-            None => self.make(&first),
+            Some(Pages { base, .. }) => result(self.make_in_ours(*base, call, base + CALLS)?.r12),
+            None => self.make(call),
         }
     }
 
     /// Makes three calls, whatever the first ones return, and gives what that was.
     pub fn call_all(&mut self, calls: &[Call; 3]) -> Result<[Result<u64, Failure>; 3], Failure> {
         let [first, second, third] = calls;
-        let Some(base) = self.ours else {
+        let Some(pages) = self.ours else {
             let mut go_on = |call| match self.make(call) {
                 Err(Failure::Dying(waited)) => Err(Failure::Dying(waited)),
                 result => Ok(result),
             };
             return Ok([go_on(first)?, go_on(second)?, go_on(third)?]);
         };
-        // Behind the one that is always there.
-        let list = base + CALLS + size_of::<Call>() as u64;
-        let rest = [second.bytes(), third.bytes(), Call::NONE.bytes()].concat();
-        self.memory()?.write(list, &rest)?;
-        let r = self.make_in_ours(base, first, list)?;
+        let r = self.make_in_ours(pages.base, first, pages.list(&[*second, *third]))?;
         Ok([r.r14, r.r13, r.r12].map(result))
     }
 
     /// Makes a call by the site.
     fn make(&mut self, call: &Call) -> Result<u64, Failure> {
         self.set(self.site, call, 0)?;
-        if self.gated {
-            self.run(false)?;
-        } else {
-            self.run(true)?;
-        }
+        self.run(true)?;
         self.run(true)?;
         result(native(self.tid)?.rax)
     }
@@ -188,11 +166,11 @@ impl Remote {
         }
     }
 
-    /// Ends: all is as it was. Gives its memory, if something was written there.
+    /// Ends: all is as it was.
     ///
     /// # Errors
     /// [`Failure::Dying`] with what is still to be served, whatever a call said of it.
-    pub fn end(self) -> Result<Option<Writer>, Failure> {
+    pub fn end(self) -> Result<(), Failure> {
         if self.dying {
             return Err(Failure::Dying(self.last));
         }
@@ -207,6 +185,6 @@ impl Remote {
             // number is its own. It stops its process, as it was told to.
             unsafe { libc::syscall(libc::SYS_tkill, self.tid, libc::SIGSTOP) };
         }
-        Ok(self.memory)
+        Ok(())
     }
 }

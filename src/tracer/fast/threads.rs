@@ -8,6 +8,7 @@ use super::super::stop::Entry;
 use super::super::task::Action;
 use super::super::{kernel, memory};
 use super::arena::Place;
+use super::begin::Begin;
 use super::layout::{self, ARENA, CHUNK, FAST, SLOW};
 use super::space::Space;
 use super::{Fast, Thread, harvest, remote};
@@ -38,7 +39,7 @@ impl Fast {
             return;
         };
         let Ok(mut r) = remote::native(tid) else { return };
-        let arena = self.base + ARENA;
+        let arena = self.pages.base + ARENA;
         let ours = arena..arena + layout::MOST_CHUNKS * CHUNK as u64;
         if r.gs != 0 || r.gs_base != 0 && !ours.contains(&r.gs_base) {
             thread.foreign = true;
@@ -131,7 +132,7 @@ impl Fast {
         }
     }
 
-    fn leave(&mut self, id: u32) {
+    pub(super) fn leave(&mut self, id: u32) {
         let Some(space) = self.spaces.get_mut(&id) else { return };
         space.users = space.users.saturating_sub(1);
         if space.users == 0 {
@@ -147,7 +148,8 @@ impl Fast {
             self.ended(*sibling);
         }
         if gated {
-            self.threads.insert(tid, Thread { gated, ..Thread::default() });
+            let begin = Some(Begin::Fresh);
+            self.threads.insert(tid, Thread { gated, begin, ..Thread::default() });
         }
     }
 

@@ -1,29 +1,19 @@
 //! Bringing our code into an address space.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
 use super::super::error::reason;
 use super::super::inside::Program;
 use super::super::kernel::Waited;
-use super::super::memory::{self, Writer};
+use super::super::memory;
 use super::super::proc::Status;
 use super::arena::Chunk;
-use super::layout::{self, ARENA, CHUNK, CODE, Call, DATA, DATA_LENGTH, NUMBERS};
+use super::layout::{self, ARENA, CHUNK, Call, STUBS};
 use super::remote::{Failure, Remote};
 use super::space::Space;
-use super::{Fast, byte_of, trampoline};
-
-/// Where things are in the data part of the code pages.
-const NAME: u64 = DATA;
-const GATE: u64 = DATA + 0x40;
-const GATE_FILTER: u64 = DATA + 0x50;
-/// `struct sock_fprog` of the filter in the place of strict mode.
-const STRICT: u64 = DATA + 0x140;
-const STRICT_FILTER: u64 = DATA + 0x150;
+use super::{Fast, pages, trampoline};
 
 /// Calls after which a program counts that is under the gate already. Bringing in our
 /// code takes four stops and as much again; a program that does nothing makes thirty
@@ -52,7 +42,7 @@ const NO_ROOM: &str = "the limit of its address space is near";
 
 /// Whether a process may have so much more mapped, and would hardly notice: what is
 /// ours counts for its RLIMIT_AS.
-fn has_room(tid: i32, bytes: u64) -> bool {
+pub fn has_room(tid: i32, bytes: u64) -> bool {
     /// For what the program maps itself.
     const LEFT: u64 = 16 << 20;
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
@@ -62,6 +52,21 @@ fn has_room(tid: i32, bytes: u64) -> bool {
         || Status::read(tid)
             .and_then(|status| status.number::<u64>("VmSize:"))
             .is_some_and(|kib| (kib << 10).saturating_add(bytes + LEFT) <= limit.rlim_cur)
+}
+
+/// Lets the user of a process map a chunk. Under an ordinary user's tracer all are his own.
+fn permit(tid: i32, chunk: &Chunk) -> io::Result<()> {
+    // SAFETY: geteuid takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        return Ok(());
+    }
+    chunk.segment().give_to(std::fs::metadata(format!("/proc/{tid}"))?.uid())
+}
+
+/// Whether a process does not see the tracer's segments.
+fn is_elsewhere(tid: i32) -> bool {
+    let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/ipc")).ok();
+    of(&tid.to_string()) != of("self")
 }
 
 fn because(why: impl Into<String>) -> Refusal {
@@ -103,11 +108,11 @@ impl Fast {
         if !is_call && calls < self.after.saturating_add(PATIENCE) {
             return Ok(false); // Behind exec and rt_sigreturn anything may be.
         }
+        self.learn_from(tid);
         match self.enter(tid, site, is_call) {
-            Ok((space, memory)) => {
+            Ok(space) => {
                 let id = self.next_space;
                 self.next_space += 1;
-                self.memory = memory.map(|memory| (id, memory));
                 self.spaces.insert(id, Space { users: siblings.len() as u32, ..space });
                 for sibling in siblings {
                     let thread = self.threads.entry(*sibling).or_default();
@@ -127,12 +132,7 @@ impl Fast {
         }
     }
 
-    fn enter(
-        &self,
-        tid: i32,
-        site: u64,
-        is_call: bool,
-    ) -> Result<(Space, Option<Writer>), Refusal> {
+    fn enter(&self, tid: i32, site: u64, is_call: bool) -> Result<Space, Refusal> {
         let gated = self.is_gated(tid);
         if !gated {
             let seccomp = Status::read(tid).and_then(|s| s.number::<u32>("Seccomp:"));
@@ -146,107 +146,98 @@ impl Fast {
         if !has_room(tid, ARENA + CHUNK as u64) {
             return Err(because(NO_ROOM));
         }
-        let mut remote = Remote::begin(tid, site, gated)?;
+        let mut remote = Remote::begin(tid, site)?;
         let entered = self.map_all(tid, &mut remote, gated);
-        let memory = remote.end()?;
-        Ok((entered?, memory))
+        remote.end()?;
+        entered
     }
 
-    fn map_all(&self, tid: i32, remote: &mut Remote, gated: bool) -> Result<Space, Refusal> {
-        let base = self.base;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let access = libc::PROT_READ | libc::PROT_EXEC;
-        let args = [base, CODE, access as u64, flags as u64, u64::MAX, 0];
-        let at = remote.call(libc::SYS_mmap, &args)?;
-        if at != base {
-            let _ = remote.call(libc::SYS_munmap, &[at, CODE]);
-            return Err(because("the place for coldtrace's pages is taken"));
+    fn map_all<'a>(
+        &'a self,
+        tid: i32,
+        remote: &mut Remote<'a>,
+        gated: bool,
+    ) -> Result<Space, Refusal> {
+        let base = self.pages.base;
+        match remote.call(&self.pages.map()) {
+            Ok(at) if at == base => {}
+            Err(Failure::Dying(waited)) => return Err(Refusal::Dying(waited)),
+            _ if is_elsewhere(tid) => return Err(because("it is in another IPC namespace")),
+            Err(Failure::Os(e)) if e.raw_os_error() != Some(libc::EINVAL) => {
+                return Err(because(format!("coldtrace's pages cannot be mapped: {}", reason(&e))));
+            }
+            _ => return Err(because("the place for coldtrace's pages is taken")),
         }
         let done = self.fill(tid, remote, gated);
         remote.set_ours(None); // It is unmapped below.
         if matches!(done, Err(Refusal::Because(_))) {
-            let _ = remote.call(libc::SYS_munmap, &[base + ARENA, CHUNK as u64]);
-            let _ = remote.call(libc::SYS_munmap, &[base, CODE]);
+            let _ = remote.call(&Call::new(libc::SYS_munmap, &[base, ARENA + CHUNK as u64]));
         }
         done
     }
 
-    fn fill(&self, tid: i32, remote: &mut Remote, gated: bool) -> Result<Space, Refusal> {
-        let base = self.base;
-        let table = self.table();
-        let data = [&table[..], &self.data()].concat();
-        remote
-            .memory()
-            .and_then(|memory| {
-                memory.write(base + layout::TRAMPOLINE, &trampoline::code(base))?;
-                memory.write(base + layout::TABLE, &data)
-            })
-            .map_err(|e| because(format!("cannot write its memory: {}", reason(&e))))?;
-        remote.set_ours(gated.then_some(base));
-        // There is a gap between the two, of which the kernel complains at the end.
-        let chunk = self.map_chunk(tid, remote, 0, base..base + ARENA + CHUNK as u64)?;
+    fn fill<'a>(
+        &'a self,
+        tid: i32,
+        remote: &mut Remote<'a>,
+        gated: bool,
+    ) -> Result<Space, Refusal> {
+        let base = self.pages.base;
+        remote.set_ours(gated.then_some(&self.pages));
+        let chunk = self.first_chunk(tid)?;
+        let at = base + STUBS;
+        let access = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let [mapped, protected, _] = remote.call_all(&[
+            Call::new(libc::SYS_shmat, &[chunk.segment().id(), at]),
+            Call::new(libc::SYS_mprotect, &[at, layout::STUBS_LENGTH, access]),
+            pages::dont_dump(base),
+        ])?;
+        if mapped? != at {
+            return Err(because("the place for coldtrace's pages is taken"));
+        }
+        protected?;
         if !gated {
             self.install_gate(remote)?;
         }
-        Ok(Space::new(chunk, table))
+        Ok(Space::new(chunk))
     }
 
-    /// Maps one more chunk of slots. `not_dumped`: what a core is not to have.
+    /// A chunk with stubs, which the user of a process may map.
+    pub(super) fn first_chunk(&self, tid: i32) -> Result<Rc<Chunk>, Failure> {
+        let chunk = Chunk::first(&self.pool)?;
+        permit(tid, &chunk)?;
+        Ok(chunk)
+    }
+
+    /// Maps one more chunk of slots.
     fn map_chunk(
         &self,
         tid: i32,
-        remote: &mut Remote,
+        remote: &mut Remote<'_>,
         number: u64,
-        not_dumped: Range<u64>,
     ) -> Result<Rc<Chunk>, Failure> {
-        const FLAGS: u64 = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as u64;
-        let fd = remote.call(libc::SYS_memfd_create, &[self.base + NAME, FLAGS])?;
-        let fetched = (|| {
-            let path = format!("/proc/{tid}/fd/{fd}");
-            let file = OpenOptions::new().read(true).write(true).open(&path)?;
-            // Another thread may have put a file of its own there.
-            let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-            if !name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:coldtrace") {
-                return Err(Failure::Os(io::Error::from_raw_os_error(libc::EBADF)));
-            }
-            Ok(Chunk::map(&file)?)
-        })();
-        let chunk = match fetched {
-            Ok(chunk) => chunk,
-            Err(failure) => {
-                remote.call(libc::SYS_close, &[fd])?;
-                return Err(failure);
-            }
-        };
-        let at = self.base + ARENA + number * CHUNK as u64;
-        let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let flags = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
-        let length = not_dumped.end - not_dumped.start;
+        let chunk = Chunk::more()?;
+        permit(tid, &chunk)?;
+        let at = self.pages.base + ARENA + number * CHUNK as u64;
         let advice = libc::MADV_DONTDUMP as u64;
-        let [mapped, closed, _] = remote.call_all(&[
-            Call::new(libc::SYS_mmap, &[at, CHUNK as u64, access, flags, fd, 0]),
-            Call::new(libc::SYS_close, &[fd]),
-            Call::new(libc::SYS_madvise, &[not_dumped.start, length, advice]),
+        let [mapped, _, _] = remote.call_all(&[
+            Call::new(libc::SYS_shmat, &[chunk.segment().id(), at]),
+            Call::new(libc::SYS_madvise, &[at, CHUNK as u64, advice]),
+            Call::new(libc::SYS_getpid, &[]),
         ])?;
-        let mapped = mapped?;
-        if mapped != at {
-            let _ = remote.call(libc::SYS_munmap, &[mapped, CHUNK as u64]);
-            return Err(Failure::Os(io::Error::from(io::ErrorKind::AddrInUse)));
-        }
-        closed.map(|_| chunk)
+        mapped.map(|_| chunk)
     }
 
-    fn install_gate(&self, remote: &mut Remote) -> Result<(), Refusal> {
+    fn install_gate(&self, remote: &mut Remote<'_>) -> Result<(), Refusal> {
         const SET_MODE_FILTER: u64 = 1;
         const FLAGS: u64 = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
-        let program = self.base + GATE;
-        let mut install = || remote.call(libc::SYS_seccomp, &[SET_MODE_FILTER, FLAGS, program]);
-        let installed = match install() {
+        let install = Call::new(libc::SYS_seccomp, &[SET_MODE_FILTER, FLAGS, self.pages.gate()]);
+        let installed = match remote.call(&install) {
             Err(Failure::Os(e)) if e.raw_os_error() == Some(libc::EACCES) => {
                 // Who may not gain privileges by exec may have a filter.
                 let no_new_privileges = libc::PR_SET_NO_NEW_PRIVS as u64;
-                remote.call(libc::SYS_prctl, &[no_new_privileges, 1])?;
-                remote.call(libc::SYS_seccomp, &[SET_MODE_FILTER, FLAGS, program])
+                remote.call(&Call::new(libc::SYS_prctl, &[no_new_privileges, 1]))?;
+                remote.call(&install)
             }
             other => other,
         };
@@ -260,40 +251,6 @@ impl Fast {
         }
     }
 
-    /// What the code pages say of each number, as far as these have rows.
-    fn table(&self) -> Box<[u8; NUMBERS]> {
-        let mut table = Box::new([0; NUMBERS]);
-        for (row, number) in self.rows.iter().enumerate() {
-            if let Some(byte) = table.get_mut(usize::from(*number)) {
-                *byte = byte_of(row, *number);
-            }
-        }
-        table
-    }
-
-    /// Names and filters.
-    fn data(&self) -> Vec<u8> {
-        let mut data = vec![0; DATA_LENGTH];
-        let mut put = |at: u64, bytes: &[u8]| {
-            let at = (at - DATA) as usize;
-            if let Some(place) = data.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(bytes);
-            }
-        };
-        put(NAME, b"coldtrace");
-        put(layout::CALLS, &Call::NONE.bytes());
-        let gate = super::gate::filter(trampoline::let_through(self.base));
-        let strict = super::gate::strict();
-        for (program, filter, (bytes, length)) in
-            [(GATE, GATE_FILTER, gate), (STRICT, STRICT_FILTER, strict)]
-        {
-            put(program, &length.to_le_bytes());
-            put(program + 8, &(self.base + filter).to_le_bytes());
-            put(filter, &bytes);
-        }
-        data
-    }
-
     /// Where the filter in the place of strict mode is, of a thread under the gate whose
     /// stack ends at `sp`. Below that and the red zone memory is nobody's.
     pub fn strict_filter(&self, tid: i32, sp: u64) -> Option<u64> {
@@ -301,7 +258,7 @@ impl Fast {
         const HEADER: usize = 16;
         let thread = self.threads.get(&tid).filter(|thread| thread.gated)?;
         if thread.space.is_some() {
-            return Some(self.base + STRICT);
+            return Some(self.pages.strict());
         }
         let (filter, length) = super::gate::strict();
         let at = sp.checked_sub(RED_ZONE + (HEADER + filter.len()) as u64)? & !15;
@@ -332,10 +289,9 @@ impl Fast {
             return Ok(());
         }
         let mapped = (|| {
-            let mut remote = Remote::begin(tid, trampoline::remote(self.base), true)?;
-            remote.set_ours(Some(self.base));
-            let at = self.base + ARENA + number * CHUNK as u64;
-            let mapped = self.map_chunk(tid, &mut remote, number, at..at + CHUNK as u64);
+            let mut remote = Remote::begin(tid, trampoline::remote(self.pages.base))?;
+            remote.set_ours(Some(&self.pages));
+            let mapped = self.map_chunk(tid, &mut remote, number);
             remote.end()?;
             mapped
         })();

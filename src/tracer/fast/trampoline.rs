@@ -10,8 +10,9 @@
 use std::mem::offset_of;
 
 use super::super::arch::Native;
+use super::ARCH_SET_FS;
 use super::layout::{
-    self, BUCKETS, BY_ADDRESS, ERRORS, FAST, Head, NUMBERS, OCTAVES, Row, STUB_RETURN, STUB_SLOW,
+    self, BUCKETS, BY_ARGUMENT, ERRORS, FAST, Head, NUMBERS, OCTAVES, Row, STUB_RETURN, STUB_SLOW,
     Slot,
 };
 
@@ -120,6 +121,10 @@ std::arch::global_asm!(
     "cmp rdx, 0x7fffffff",
     "mov rdx, qword ptr gs:[{rdx}]",
     "jae 11b",
+    "cmp r11d, {arch_prctl}",
+    "jne 19f",
+    "cmp rdi, {set_fs}",
+    "je 11b",
     "coldtrace_t_slow:",
     "19:",
     "movzx eax, word ptr gs:[{flags}]",
@@ -198,7 +203,48 @@ std::arch::global_asm!(
     "add rbx, {one_call}",
     "test eax, eax",
     "jns coldtrace_t_remote",
+    "cmp eax, {go_on}",
+    "je 27f",
     "syscall",
+    "ud2",
+    // A program begins, with a system call that has just mapped this. r15: where its
+    // stubs and its first slots are to be, r12: their segment. Then the listed calls.
+    "coldtrace_t_begin_program:",
+    "mov rdi, r12",
+    "mov rsi, r15",
+    "xor edx, edx",
+    "mov ebx, 0x11111111",
+    "coldtrace_t_begin_calls:",
+    "mov eax, {shmat}",
+    "jmp coldtrace_t_remote",
+    "27:",
+    "cmp r14, r15",
+    "jne 28f",
+    "test r13, r13",
+    "jnz 28f",
+    // All is there: registers as exec leaves them, which is zero.
+    "mov ah, 2",
+    "sahf",
+    "mov eax, 0",
+    "mov ebx, 0",
+    "mov ecx, 0",
+    "mov edx, 0",
+    "mov esi, 0",
+    "mov edi, 0",
+    "mov ebp, 0",
+    "mov r8d, 0",
+    "mov r9d, 0",
+    "mov r10d, 0",
+    "mov r11d, 0",
+    "mov r12d, 0",
+    "mov r13d, 0",
+    "mov r14d, 0",
+    "mov r15d, 0",
+    "jmp qword ptr gs:[{result}]",
+    "28:",
+    "mov eax, -1",
+    "syscall",
+    "coldtrace_t_not_begun:",
     "ud2",
     "coldtrace_t_end:",
     ".popsection",
@@ -227,6 +273,10 @@ std::arch::global_asm!(
     last_bucket = const BUCKETS - 1,
     to_return = const STUB_SLOW - STUB_RETURN,
     one_call = const size_of::<layout::Call>(),
+    arch_prctl = const libc::SYS_arch_prctl as i32,
+    set_fs = const ARCH_SET_FS as i32,
+    go_on = const layout::Call::GO_ON.number as i32,
+    shmat = const libc::SYS_shmat as i32,
 );
 
 macro_rules! marks {
@@ -278,21 +328,25 @@ marks! {
     asked = coldtrace_t_asked,
     remote = coldtrace_t_remote,
     remote_made = coldtrace_t_remote_made,
+    begin_program = coldtrace_t_begin_program,
+    begin_calls = coldtrace_t_begin_calls,
+    not_begun = coldtrace_t_not_begun,
     end = coldtrace_t_end,
 }
 
 /// The trampoline as it lies at the begin of code pages at `base`.
 pub fn code(base: u64) -> Vec<u8> {
-    const _: () = assert!(BY_ADDRESS == 0x80, "the assembly tests the sign");
+    const _: () = assert!(BY_ARGUMENT == 0x80, "the assembly tests the sign");
     let marks = Marks::get();
     // SAFETY: the symbols bound one piece of read-only data of this program.
     let mut bytes =
         unsafe { std::slice::from_raw_parts(&raw const coldtrace_t_begin, marks.end as usize) }
             .to_vec();
-    let table = (base + layout::TABLE) as u32;
-    let at = marks.table as usize;
-    if let Some(place) = bytes.get_mut(at - 4..at) {
-        place.copy_from_slice(&table.to_le_bytes());
+    for (at, address) in [(marks.table, layout::TABLE), (marks.begin_calls, layout::BEGIN_CALLS)] {
+        let at = at as usize;
+        if let Some(place) = bytes.get_mut(at - 4..at) {
+            place.copy_from_slice(&((base + address) as u32).to_le_bytes());
+        }
     }
     bytes
 }
@@ -308,6 +362,23 @@ pub fn let_through(base: u64) -> [u64; 2] {
 /// with the last three results in r12 to r14: in code pages at `base`, under the gate.
 pub fn remote(base: u64) -> u64 {
     base + Marks::get().remote
+}
+
+/// Where a program goes on that begins with the call that maps the code pages: r12 is the
+/// number of its own segment, r15 where that is to be.
+pub fn begin_program(base: u64) -> u64 {
+    base + Marks::get().begin_program
+}
+
+/// Whether that is `at`, bytes from the begin, or what it does until it begins.
+pub fn is_beginning(at: u64) -> bool {
+    let marks = Marks::get();
+    (marks.remote..marks.end).contains(&at)
+}
+
+/// Where it stands if that cannot be.
+pub fn not_begun(base: u64) -> u64 {
+    base + Marks::get().not_begun
 }
 
 /// Where a thread stands that asks for room.

@@ -3,15 +3,11 @@
 //! and its slot has the call once or not at all.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::os::fd::FromRawFd;
-use std::rc::Rc;
 
 use crate::syscall::{Abi, CallSet, Sys};
 
 use super::super::super::arch::{Native, Registers};
 use super::super::super::kernel;
-use super::super::super::memory::Writer;
 use super::super::arena::{Chunk, Place};
 use super::super::layout::*;
 use super::super::space::Space;
@@ -47,18 +43,16 @@ impl Drop for Stepped {
 
 /// What a process does until it is stopped to be stepped. Only system calls: other
 /// threads of the tests may have held any lock.
-fn child(base: u64, fd: i32) -> ! {
+fn child(pages: &Call, stubs: u64, segment: u64) -> ! {
     // SAFETY: new mappings where nothing else is; the other calls take numbers.
     unsafe {
-        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let code = libc::PROT_READ | libc::PROT_EXEC;
-        let data = libc::PROT_READ | libc::PROT_WRITE;
-        let shared = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
-        let arena = base + ARENA;
-        let code = libc::mmap(base as *mut _, CODE as usize, code, private, -1, 0);
-        let slots = libc::mmap(arena as *mut _, CHUNK, data, shared, fd, 0);
+        let [id, base, flags, ..] = pages.arguments;
+        let code = libc::shmat(id as i32, base as *const _, flags as i32);
+        let own = libc::shmat(segment as i32, stubs as *const _, 0);
+        let access = libc::PROT_READ | libc::PROT_EXEC;
+        let protected = libc::mprotect(own, STUBS_LENGTH as usize, access);
         libc::alarm(60);
-        if code.addr() as u64 == base && slots.addr() as u64 == arena {
+        if code.addr() as u64 == base && own.addr() as u64 == stubs && protected == 0 {
             libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
             libc::raise(libc::SIGSTOP);
         }
@@ -69,25 +63,19 @@ fn child(base: u64, fd: i32) -> ! {
 impl Stepped {
     fn new() -> Self {
         let mut fast = Fast::new(&FastOptions::default(), &CallSet::none()).expect("a clock");
-        // SAFETY: the name is a string; the descriptor is new.
-        let file = unsafe {
-            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-            let fd = libc::memfd_create(c"slots".as_ptr(), flags);
-            assert!(fd >= 0);
-            File::from_raw_fd(fd)
-        };
-        let chunk = Chunk::map(&file).expect("room");
+        let base = fast.pages.base;
+        let chunk = Chunk::first(&fast.pool).expect("room");
         // SAFETY: the child makes only system calls.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            child(fast.base, std::os::fd::AsRawFd::as_raw_fd(&file));
+            child(&fast.pages.map(), base + STUBS, chunk.segment().id());
         }
         assert!(pid > 0);
         fast.rows = vec![0; ROWS];
-        let mut space = Space::new(Rc::clone(&chunk), Box::new([0; NUMBERS]));
+        let mut space = Space::new(chunk);
         space.users = 1;
         let (place, _) = Place::take(&space.chunks).expect("a slot");
-        let slot = fast.base + ARENA + place.offset();
+        let slot = base + ARENA + place.offset();
         let mut this = Self { pid, fast, stub: 0, slot };
         assert_eq!(this.wait(), libc::SIGSTOP);
         // SAFETY: an option by value.
@@ -95,10 +83,7 @@ impl Stepped {
             libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, libc::PTRACE_O_EXITKILL as usize)
         };
         assert_eq!(set, 0);
-        let base = this.fast.base;
-        let memory = Writer::open(pid).expect("opened");
-        memory.write(base, &code(base)).expect("written");
-        let site = *space.site(&memory, base, SITE).expect("a stub");
+        let site = *space.site(base, SITE).expect("a stub");
         this.stub = Space::stub_slow(base, &site);
         this.fast.spaces.insert(0, space);
         let thread = Thread { gated: true, space: Some(0), slot: Some(place), ..Thread::default() };
@@ -108,9 +93,7 @@ impl Stepped {
 
     /// What the code pages say of a number.
     fn count(&mut self, number: usize, byte: u8) {
-        let memory = Writer::open(self.pid).expect("opened");
-        let space = self.fast.spaces.get_mut(&0).expect("the space");
-        space.set_number(&memory, self.fast.base, number, byte).expect("written");
+        self.fast.pages.set_byte(number, byte);
     }
 
     fn wait(&self) -> i32 {
@@ -141,7 +124,7 @@ impl Stepped {
     }
 
     fn at(&self, rip: u64) -> u64 {
-        rip.wrapping_sub(self.fast.base)
+        rip.wrapping_sub(self.fast.pages.base)
     }
 }
 
@@ -204,7 +187,7 @@ struct Counts {
 
 impl Case {
     fn row(&self) -> usize {
-        usize::from(self.byte & !BY_ADDRESS).saturating_sub(1)
+        usize::from(self.byte & !BY_ARGUMENT).saturating_sub(1)
     }
 
     /// All of the slot as it is before the call.
@@ -319,8 +302,8 @@ fn end(stepped: &Stepped, rip: u64) -> Option<End> {
     match rip {
         _ if rip == SITE + 2 => Some(End::Back),
         _ if rip == stepped.stub => Some(End::Slow),
-        _ if rip == drained(stepped.fast.base) => Some(End::Drained),
-        _ if rip == asked(stepped.fast.base) => Some(End::Asked),
+        _ if rip == drained(stepped.fast.pages.base) => Some(End::Drained),
+        _ if rip == asked(stepped.fast.pages.base) => Some(End::Asked),
         _ => None,
     }
 }
@@ -445,7 +428,16 @@ fn cases() -> Vec<Case> {
         ..PLAIN
     };
     let unmap =
-        Case { number: libc::SYS_munmap as u64, byte: BY_ADDRESS | 63, result: EINVAL, ..PLAIN };
+        Case { number: libc::SYS_munmap as u64, byte: BY_ARGUMENT | 63, result: EINVAL, ..PLAIN };
+    let process = |name, what, end| Case {
+        name,
+        number: libc::SYS_arch_prctl as u64,
+        args: [what, u64::MAX, 0],
+        byte: BY_ARGUMENT | 2,
+        result: -i64::from(libc::EPERM),
+        end,
+        ..PLAIN
+    };
     let at = |name, first, end| Case { name, args: [first, 0, 7], end, ..unmap.clone() };
     let slow = |name, number, byte, mode| Case { number, byte, mode, ..ends_slow(name) };
     let others = [(1, 3), (2, 4), (3, 5), (4, 6)];
@@ -481,6 +473,8 @@ fn cases() -> Vec<Case> {
         at("address of 2 GiB", 0x8000_0000, End::Back),
         at("high address", 0x7f12_3456_7000, End::Back),
         at("highest address", u64::MAX, End::Back),
+        process("sets FS", ARCH_SET_FS, End::Back),
+        process("sets GS", 0x1001, End::Slow),
         slow("told to stop", libc::SYS_getppid as u64, 1, SLOW),
         slow("slot that is none", libc::SYS_getppid as u64, 1, 0),
         slow("number that stops", libc::SYS_getppid as u64, 0, FAST),
@@ -507,7 +501,7 @@ fn a_thread_that_stops_anywhere_is_where_its_program_would_be() {
     }
     // All of it was met but the traps and what is made for the tracer.
     let marks = Marks::get();
-    let bytes = code(stepped.fast.base);
+    let bytes = code(stepped.fast.pages.base);
     let mut decoder = iced_x86::Decoder::with_ip(64, &bytes, 0, 0);
     while decoder.can_decode() {
         let instruction = decoder.decode();
@@ -543,7 +537,7 @@ fn interrupted(
     let caught = stepped.fast.step_back(stepped.pid, ending);
     let slot = stepped.place();
     assert_eq!(slot.get(offset_of!(Head, call)), 0);
-    let counted = caught.is_none() && r.rip > stepped.fast.base + Marks::get().call;
+    let counted = caught.is_none() && r.rip > stepped.fast.pages.base + Marks::get().call;
     assert_eq!(slot.get(call_offset(0) as usize), u64::from(counted));
     let after = stepped.registers();
     assert_eq!(seen(&after), seen(&before));
