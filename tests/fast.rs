@@ -100,14 +100,42 @@ fn all_that_is_hard_at_once_is_counted_exactly() {
 
 #[test]
 fn a_signal_at_any_instruction_sees_the_program_only() {
-    let Some((record, out)) = run("fast-registers", &["3"]) else { return };
-    holds(&record, &out, 50);
+    for name in ["fast-registers", "fast-front"] {
+        let Some((record, out)) = run(name, &["3"]) else { return };
+        holds(&record, &out, 50);
+    }
 }
 
 #[test]
 fn a_program_that_steps_through_itself_does_not_step_through_coldtrace() {
-    let Some((record, out)) = run("fast-registers", &["0.2", "step"]) else { return };
-    holds(&record, &out, 0);
+    for name in ["fast-registers", "fast-front"] {
+        let Some((record, out)) = run(name, &["0.2", "step"]) else { return };
+        holds(&record, &out, 0);
+    }
+}
+
+/// Of six programs the first is watched, and the others count from their first call on.
+#[test]
+fn a_program_that_begins_under_the_filter_counts_at_once() {
+    let Some((record, out)) = run("fast-begin", &["plain"]) else { return };
+    holds(&record, &out, 70);
+    let fast = fast(&record);
+    assert!(fast.reasons.is_empty(), "{:?}", fast.reasons);
+    assert!(record.measurement.stops < 300, "{:?}", record.measurement);
+}
+
+/// Neither the kernel's no nor memory that is taken keeps it from beginning.
+#[test]
+fn a_program_that_cannot_have_coldtraces_pages_begins_without() {
+    const WHY: &str = "coldtrace's pages could not be mapped where a program begins";
+    let low = built("fast-low").map(|program| program.path.to_string_lossy().into_owned());
+    let low = low.unwrap_or_default();
+    for arguments in [&["mdwe"][..], &["plain", &low]] {
+        let Some((record, out)) = run("fast-begin", arguments) else { continue };
+        holds(&record, &out, 0);
+        let reasons = &fast(&record).reasons;
+        assert!(reasons.contains_key(WHY), "{arguments:?}: {reasons:?}");
+    }
 }
 
 /// GS is the program's from then on, and a word says so.

@@ -331,6 +331,19 @@ impl Functions {
         functions
     }
 
+    /// The functions around a site, as far as they go on.
+    fn widely_around(&self, site: u64, reach: u64) -> Vec<Function> {
+        let mut functions = self.between(site.saturating_sub(reach), site + 1);
+        let mut next = functions.first().map(|function| function.next);
+        while let Some(function) =
+            next.filter(|at| *at < site + reach).and_then(|at| self.around(at))
+        {
+            functions.push(function);
+            next = Some(function.next).filter(|at| *at > function.from);
+        }
+        functions
+    }
+
     /// The holes in reach of a site, nearest first, as distances from it.
     fn holes(&self, code: &Code<'_>, site: u64, place: Where) -> Vec<Near> {
         /// Of a jump of two bytes.
@@ -348,11 +361,14 @@ impl Functions {
                     self.between(reach.start.saturating_sub(SHORT), reach.end + SHORT + JUMP);
                 (reach, self.within(code, &functions).unwrap_or_default())
             }
-            Where::Behind | Where::InFront => {
-                let reach = around(if place == Where::Behind { SHORT } else { FAR });
+            Where::Behind => {
+                let reach = around(SHORT);
                 let functions = self.between(reach.start, reach.end);
-                let behind = functions.iter().filter_map(|f| behind(code, f)).collect::<Vec<_>>();
-                (reach, behind)
+                (reach, functions.iter().filter_map(|f| behind(code, f)).collect())
+            }
+            Where::InFront => {
+                let functions = self.widely_around(site, FAR);
+                (around(FAR), functions.iter().filter_map(|f| behind(code, f)).collect())
             }
         };
         let pieces = padding.iter().flat_map(|padding| {

@@ -16,6 +16,7 @@
 mod arena;
 mod back;
 mod begin;
+mod beginnings;
 mod calibrate;
 mod calls;
 mod clock;
@@ -43,7 +44,8 @@ use super::inside::{FastOptions, FastSummary, Program};
 use super::memory::Writer;
 
 use arena::{Place, Pool};
-use begin::{Begin, Beginnings};
+use begin::Begin;
+use beginnings::Beginnings;
 use clock::Clock;
 use holes::Holes;
 use layout::{ARENA, CHUNK, NUMBERS, SLOW};

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::super::memory::{self, Writer};
 use super::arena::{Chunk, Place};
+use super::beginnings::Beginning;
 use super::holes::{Holes, Undo};
 use super::layout::{self, STUB, STUB_ENTRY, STUB_NUMBER, STUB_NUMBER_ENTRY, STUB_SLOW, STUBS};
 
@@ -113,6 +114,8 @@ pub struct Space {
     pub chunks: Vec<Rc<Chunk>>,
     /// The slot of threads that have none: never anybody's own.
     pub _parking: Option<Rc<Place>>,
+    /// The file in which its program began, and where, if it was under the gate then.
+    pub began: Option<(Rc<Beginning>, u64)>,
     /// Threads that run in it.
     pub users: u32,
     /// Why it counts no more.
@@ -129,6 +132,7 @@ impl Space {
             holes: HashMap::new(),
             stubs: Rc::default(),
             chunks: vec![chunk],
+            began: None,
             users: 0,
             given_up: None,
         }
@@ -260,6 +264,11 @@ impl Space {
         let mut now = [0; 7];
         let read = matches!(memory::read(tid, address, &mut now), Ok(7));
         (read && now == patch.jump(base, site.stub)).then(|| patch.back(ip))
+    }
+
+    /// Puts back what was changed of bytes that were read from an address on.
+    pub fn undo(&self, from: u64, bytes: &mut [u8]) {
+        undo(&self.sites, from, bytes);
     }
 
     /// Whether a site is changed at `address`.

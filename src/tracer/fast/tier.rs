@@ -108,12 +108,12 @@ impl Fast {
         if !is_call && calls < self.after.saturating_add(PATIENCE) {
             return Ok(false); // Behind exec and rt_sigreturn anything may be.
         }
-        self.learn_from(tid);
+        let began = self.learn_from(tid);
         match self.enter(tid, site, is_call) {
             Ok(space) => {
                 let id = self.next_space;
                 self.next_space += 1;
-                self.spaces.insert(id, Space { users: siblings.len() as u32, ..space });
+                self.spaces.insert(id, Space { began, users: siblings.len() as u32, ..space });
                 for sibling in siblings {
                     let thread = self.threads.entry(*sibling).or_default();
                     thread.gated = true;
