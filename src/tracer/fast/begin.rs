@@ -66,6 +66,7 @@ impl Fast {
         let segment = chunk.segment().id();
         let mut space = Space::new(chunk);
         space.users = 1;
+        space.began = Some((Rc::clone(&file), r.rip));
         for known in &file.sites {
             let patch = Patch { hole: begin + known.patch.hole, ..known.patch };
             space.has_patched(base, begin + known.site, patch)?;

@@ -15,7 +15,7 @@ use gimli::{
 use globset::GlobSet;
 
 use super::super::{memory, proc};
-use super::padding::{Body, is_aimed_at, is_number_loaded, is_padding};
+use super::padding::{Body, is_aimed_at, is_constant_loaded, is_padding};
 
 /// A place for a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ enum Where {
     /// The same, within one.
     Within,
     /// Anywhere, behind a function: for a jump in the place of the instruction before the
-    /// call, which loads its number.
+    /// call, which loads a constant.
     InFront,
 }
 
@@ -131,8 +131,8 @@ impl Holes {
         self.find(tid, ip, &[Where::Behind, Where::Within], free, undo)
     }
 
-    /// One for a jump in the place of the five bytes before the site at `ip`: there the
-    /// number of its call is loaded, and nothing goes into the middle of that.
+    /// One for a jump in the place of the five bytes before the site at `ip`: there a
+    /// constant is loaded (most often the call's number), and nothing goes into the middle.
     pub fn in_front(
         &mut self,
         tid: i32,
@@ -353,7 +353,7 @@ impl Functions {
         let around = |reach: u64| (site + 2).saturating_sub(reach)..site + 2 + reach;
         let is_code = self.code.contains(&site);
         let (reach, padding) = match place {
-            Where::InFront if !self.is_number_loaded(code, site) => return Vec::new(),
+            Where::InFront if !self.is_constant_loaded(code, site) => return Vec::new(),
             Where::Within if !is_code => return Vec::new(),
             Where::Within => {
                 let reach = around(SHORT);
@@ -383,13 +383,13 @@ impl Functions {
         holes
     }
 
-    /// Whether the instruction before a site loads its number.
-    fn is_number_loaded(&self, code: &Code<'_>, site: u64) -> bool {
+    /// Whether the instruction before a site loads a constant.
+    fn is_constant_loaded(&self, code: &Code<'_>, site: u64) -> bool {
         (|| {
             let function = self.around(site).filter(|f| (f.from..f.to).contains(&site))?;
             let length = function.to.checked_sub(function.from).filter(|n| *n <= LONGEST)?;
             let bytes = code.read(function.from, length)?;
-            Some(is_number_loaded(&bytes, function.from, site))
+            Some(is_constant_loaded(&bytes, function.from, site))
         })()
         .unwrap_or(false)
     }

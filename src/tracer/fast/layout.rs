@@ -162,10 +162,10 @@ pub const STUB_CODE: u64 = 16;
 /// Its own `syscall`, for calls that stop.
 pub const STUB_SLOW: u64 = 32;
 /// What comes before its code where the jump has taken the place of the instruction that
-/// loads the number: it loads that.
-pub const STUB_NUMBER: u64 = 40;
+/// loads a constant: it does so.
+pub const STUB_LOAD: u64 = 40;
 /// The address of that, for the jump in a hole.
-pub const STUB_NUMBER_ENTRY: u64 = 48;
+pub const STUB_LOAD_ENTRY: u64 = 48;
 
 /// The bytes of the stub at `address`, of a site whose call returns to `to`.
 pub fn stub(address: u64, to: u64, trampoline: u64) -> [u8; STUB as usize] {
@@ -189,14 +189,14 @@ pub fn stub(address: u64, to: u64, trampoline: u64) -> [u8; STUB as usize] {
     bytes
 }
 
-/// What a stub at `address` has from [`STUB_NUMBER`] on, where it is to load the number by
-/// this instruction.
-pub fn stub_number(address: u64, load: [u8; 5]) -> [u8; 16] {
+/// What a stub at `address` has from [`STUB_LOAD`] on, where it is to load a
+/// constant by this instruction.
+pub fn stub_load(address: u64, load: [u8; 5]) -> [u8; 16] {
     let mut bytes = [0xcc; 16];
-    let back = STUB_CODE.wrapping_sub(STUB_NUMBER + 7) as u8;
+    let back = STUB_CODE.wrapping_sub(STUB_LOAD + 7) as u8;
     bytes[..5].copy_from_slice(&load);
     bytes[5..7].copy_from_slice(&[0xeb, back]); // jmp STUB_CODE
-    bytes[8..].copy_from_slice(&(address + STUB_NUMBER).to_le_bytes());
+    bytes[8..].copy_from_slice(&(address + STUB_LOAD).to_le_bytes());
     bytes
 }
 
@@ -268,7 +268,7 @@ mod tests {
         let mut decoder = iced_x86::Decoder::with_ip(64, &bytes[32..], 0x5000_2020, 0);
         assert_eq!(decoder.decode().mnemonic(), iced_x86::Mnemonic::Syscall);
         assert_eq!(decoder.decode().ip_rel_memory_address(), 0x5000_2008);
-        let bytes = stub_number(0x5000_2000, [0xb8, 13, 0, 0, 0]);
+        let bytes = stub_load(0x5000_2000, [0xb8, 13, 0, 0, 0]);
         let mut decoder = iced_x86::Decoder::with_ip(64, &bytes, 0x5000_2028, 0);
         assert_eq!(decoder.decode().immediate32(), 13);
         assert_eq!(decoder.decode().near_branch_target(), 0x5000_2010);

@@ -60,9 +60,9 @@ impl Body {
     }
 }
 
-/// Whether a function with these bytes at `from` loads a constant into eax right before
-/// `site`, and nothing of it goes into the middle of that.
-pub fn is_number_loaded(bytes: &[u8], from: u64, site: u64) -> bool {
+/// Whether a function with these bytes at `from` loads a constant into a register right
+/// before `site`, by five bytes, and nothing of it goes into the middle of that.
+pub fn is_constant_loaded(bytes: &[u8], from: u64, site: u64) -> bool {
     let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
     let mut loaded = false;
     while decoder.can_decode() {
@@ -70,11 +70,10 @@ pub fn is_number_loaded(bytes: &[u8], from: u64, site: u64) -> bool {
         if target(&now).is_some_and(|at| at.wrapping_add(4).wrapping_sub(site) < 4) {
             return false;
         }
-        // In its short form, of five bytes.
         loaded |= now.next_ip() == site
             && now.code() == Code::Mov_r32_imm32
             && now.len() == 5
-            && now.op0_register() == Register::EAX;
+            && now.op0_register() != Register::ESP;
     }
     loaded
 }
@@ -200,19 +199,23 @@ mod tests {
     fn a_constant_that_is_loaded_before_a_call_is_known() {
         // jmp over; mov eax, 13; syscall; ret
         let code = [0xeb, 0x00, 0xb8, 13, 0, 0, 0, 0x0f, 0x05, 0xc3];
-        assert!(is_number_loaded(&code, 0x1000, 0x1007));
-        assert!(!is_number_loaded(&code, 0x1000, 0x1006));
-        assert!(!is_number_loaded(&code, 0x1000, 0x1009));
+        assert!(is_constant_loaded(&code, 0x1000, 0x1007));
+        assert!(!is_constant_loaded(&code, 0x1000, 0x1006));
+        assert!(!is_constant_loaded(&code, 0x1000, 0x1009));
         // To the call itself is no harm; into the constant is.
         for (to, harmless) in [(5, true), (4, false), (1, false), (0, true)] {
             let mut jumps = code;
             jumps[1] = to;
-            assert_eq!(is_number_loaded(&jumps, 0x1000, 0x1007), harmless, "{to}");
+            assert_eq!(is_constant_loaded(&jumps, 0x1000, 0x1007), harmless, "{to}");
         }
         // mov r8d, 13: the same bytes with one before them.
+        let edi = [0x90, 0x90, 0xbf, 13, 0, 0, 0, 0x0f, 0x05, 0xc3];
+        assert!(is_constant_loaded(&edi, 0x1000, 0x1007));
+        let esp = [0x90, 0x90, 0xbc, 13, 0, 0, 0, 0x0f, 0x05, 0xc3];
+        assert!(!is_constant_loaded(&esp, 0x1000, 0x1007));
         let other = [0x90, 0x41, 0xb8, 13, 0, 0, 0, 0x0f, 0x05, 0xc3];
-        assert!(!is_number_loaded(&other, 0x1000, 0x1007));
-        assert!(!is_number_loaded(&[], 0x1000, 0x1007));
+        assert!(!is_constant_loaded(&other, 0x1000, 0x1007));
+        assert!(!is_constant_loaded(&[], 0x1000, 0x1007));
     }
 
     #[test]

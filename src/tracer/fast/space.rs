@@ -9,7 +9,7 @@ use super::super::memory::{self, Writer};
 use super::arena::{Chunk, Place};
 use super::beginnings::Beginning;
 use super::holes::{Holes, Undo};
-use super::layout::{self, STUB, STUB_ENTRY, STUB_NUMBER, STUB_NUMBER_ENTRY, STUB_SLOW, STUBS};
+use super::layout::{self, STUB, STUB_ENTRY, STUB_LOAD, STUB_LOAD_ENTRY, STUB_SLOW, STUBS};
 
 /// `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -21,14 +21,15 @@ pub struct Patch {
     pub hole: u64,
     /// What was there.
     pub padding: [u8; 7],
-    /// The instruction before the site, which loads the number, where that has become the
+    /// The instruction before the site, which loads a constant, where that has become the
     /// jump; else the site itself has.
     pub load: Option<[u8; 5]>,
 }
 
 impl Patch {
     /// How the site at `ip` can be patched, through a hole that is `free`. `alone`: nobody
-    /// else runs there, as five bytes cannot be changed under him.
+    /// else runs there. Else two bytes can be changed under him, but only in one line of
+    /// the cache, to be fetched as one.
     pub fn find(
         tid: i32,
         ip: u64,
@@ -37,7 +38,8 @@ impl Patch {
         free: &dyn Fn(u64) -> bool,
         undo: Undo<'_>,
     ) -> Option<Self> {
-        let near = holes.near(tid, ip, free, undo);
+        let may = alone || ip % 64 != 63;
+        let near = may.then(|| holes.near(tid, ip, free, undo)).flatten();
         let near = near.map(|hole| Self { hole: hole.address, padding: hole.padding, load: None });
         near.filter(|patch| patch.change(ip).is_some()).or_else(|| {
             let hole = alone.then(|| holes.in_front(tid, ip, free, undo))??;
@@ -48,7 +50,7 @@ impl Patch {
     }
 
     /// Where a site is changed, what was there, and what is. `None` where the hole is too
-    /// far, or two bytes are not in one line of the cache, to be fetched as one.
+    /// far.
     pub fn change(&self, ip: u64) -> Option<(u64, Vec<u8>, Vec<u8>)> {
         if let Some(load) = self.load {
             let distance = i32::try_from(self.hole.wrapping_sub(ip) as i64).ok()?;
@@ -56,12 +58,12 @@ impl Patch {
             return Some((ip - LOAD, load.to_vec(), jump));
         }
         let distance = i8::try_from(self.hole.wrapping_sub(ip + 2) as i64).ok()?;
-        (ip % 64 != 63).then(|| (ip, SYSCALL.to_vec(), vec![0xeb, distance as u8]))
+        Some((ip, SYSCALL.to_vec(), vec![0xeb, distance as u8]))
     }
 
     /// What the hole holds: a jump by a pointer in the site's stub.
     pub fn jump(&self, base: u64, stub: u32) -> [u8; 7] {
-        let entry = if self.load.is_some() { STUB_NUMBER_ENTRY } else { STUB_ENTRY };
+        let entry = if self.load.is_some() { STUB_LOAD_ENTRY } else { STUB_ENTRY };
         let entry = (base + STUBS + u64::from(stub) * STUB + entry) as u32;
         let mut jump = [0xff, 0x24, 0x25, 0, 0, 0, 0];
         jump[3..].copy_from_slice(&entry.to_le_bytes());
@@ -74,7 +76,7 @@ impl Patch {
     }
 }
 
-/// Length of what loads a number.
+/// Length of what loads a constant.
 const LOAD: u64 = 5;
 
 /// A call site.
@@ -170,15 +172,15 @@ impl Space {
         site.patch = Some(patch);
         let stub = site.stub;
         self.holes.insert(patch.hole, ip);
-        self.load_number(base, stub, &patch)
+        self.load_constant(base, stub, &patch)
     }
 
-    /// Has a stub load the number, if it must.
-    fn load_number(&self, base: u64, stub: u32, patch: &Patch) -> Option<()> {
+    /// Has a stub load the constant, if it must.
+    fn load_constant(&self, base: u64, stub: u32, patch: &Patch) -> Option<()> {
         let Some(load) = patch.load else { return Some(()) };
         let at = u64::from(stub) * STUB;
-        let bytes = layout::stub_number(base + STUBS + at, load);
-        self.chunks.first()?.segment().write((at + STUB_NUMBER) as usize, &bytes);
+        let bytes = layout::stub_load(base + STUBS + at, load);
+        self.chunks.first()?.segment().write((at + STUB_LOAD) as usize, &bytes);
         Some(())
     }
 
@@ -205,8 +207,8 @@ impl Space {
     pub fn behind_stub(&self, base: u64, rip: u64) -> Option<u64> {
         let site = self.site_of_stub(base, rip)?;
         Some(match (rip - base) % STUB {
-            STUB_NUMBER => site - LOAD,
-            at if (STUB_SLOW + 1..STUB_NUMBER).contains(&at) => site + 2,
+            STUB_LOAD => site - LOAD,
+            at if (STUB_SLOW + 1..STUB_LOAD).contains(&at) => site + 2,
             _ => site,
         })
     }
@@ -232,7 +234,7 @@ impl Space {
         let Some((at, was, becomes)) = patch.change(ip) else { return false };
         let now = memory::read_all(tid, &[(at, was.len()), (ip, SYSCALL.len())]);
         if now != Some([&was[..], &SYSCALL].concat())
-            || self.load_number(base, stub, &patch).is_none()
+            || self.load_constant(base, stub, &patch).is_none()
             || memory.write(patch.hole, &patch.jump(base, stub)).is_err()
         {
             return false;
