@@ -117,25 +117,45 @@ fn a_program_that_steps_through_itself_does_not_step_through_coldtrace() {
 /// Of six programs the first is watched, and the others count from their first call on.
 #[test]
 fn a_program_that_begins_under_the_filter_counts_at_once() {
-    let Some((record, out)) = run("fast-begin", &["plain"]) else { return };
-    holds(&record, &out, 70);
-    let fast = fast(&record);
-    assert!(fast.reasons.is_empty(), "{:?}", fast.reasons);
-    assert!(record.measurement.stops < 300, "{:?}", record.measurement);
+    for how in ["plain", "mdwe"] {
+        let Some((record, out)) = run("fast-begin", &[how]) else { continue };
+        holds(&record, &out, 70);
+        let fast = fast(&record);
+        assert!(fast.reasons.is_empty(), "{how}: {:?}", fast.reasons);
+        assert!(record.measurement.stops < 300, "{how}: {:?}", record.measurement);
+    }
 }
 
-/// Neither the kernel's no nor memory that is taken keeps it from beginning.
+/// It begins with what it had: signals that it blocks or ignores too.
 #[test]
 fn a_program_that_cannot_have_coldtraces_pages_begins_without() {
     const WHY: &str = "coldtrace's pages could not be mapped where a program begins";
-    let low = built("fast-low").map(|program| program.path.to_string_lossy().into_owned());
-    let low = low.unwrap_or_default();
-    for arguments in [&["mdwe"][..], &["plain", &low]] {
-        let Some((record, out)) = run("fast-begin", arguments) else { continue };
+    let Some(low) = built("fast-low") else { return };
+    let low = low.path.to_string_lossy();
+    for how in ["plain", "blocked"] {
+        let Some((record, out)) = run("fast-begin", &[how, &low]) else { return };
         holds(&record, &out, 0);
         let reasons = &fast(&record).reasons;
-        assert!(reasons.contains_key(WHY), "{arguments:?}: {reasons:?}");
+        assert_eq!(reasons.contains_key(WHY), how == "plain", "{how}: {reasons:?}");
     }
+}
+
+/// What is shared among relatives is not wrong where they have other code in one place.
+#[test]
+fn relatives_with_other_code_in_one_place_make_their_own_calls() {
+    let (Some(one), Some(two)) = (built("relative-one"), built("relative-two")) else { return };
+    let (one, two) = (one.path.to_string_lossy(), two.path.to_string_lossy());
+    let Some((record, out)) = run("fast-relatives", &[&one, &two]) else { return };
+    holds(&record, &out, 50);
+}
+
+/// Its numbers may name other segments there.
+#[test]
+fn a_program_in_another_namespace_begins_without() {
+    let Some((record, out)) = run("fast-begin", &["namespace"]) else { return };
+    holds(&record, &out, 0);
+    let reasons = &fast(&record).reasons;
+    assert!(reasons.contains_key("it is in another IPC namespace"), "{reasons:?}");
 }
 
 /// GS is the program's from then on, and a word says so.
@@ -315,4 +335,22 @@ fn a_killed_command_that_counts_by_itself_has_its_record() {
 fn threads_are_cancelled_in_calls_that_do_not_stop() {
     let Some((record, out)) = run("fast-cancel", &[]) else { return };
     holds(&record, &out, 50);
+}
+
+/// As by a compiler between two runs: what was known of the file is not true any more.
+#[test]
+fn a_program_that_is_written_anew_is_looked_at_anew() {
+    let (Some(one), Some(two)) = (built("rewritten-one"), built("rewritten-two")) else { return };
+    let shell = support::find_program("sh").expect("sh");
+    let scratch = Scratch::new("fast-rewritten");
+    let report = scratch.path("report.json");
+    let script = "cat $1 >$0; chmod +x $0; $0 && cat $2 >$0; $0";
+    let mut command = count_json(&report);
+    command.args(FAST).arg("--").arg(shell).args(["-c", script]).arg(scratch.path("program"));
+    let finished = finish(command.arg(&one.path).arg(&two.path));
+    finished.assert_code(0);
+    let record = read_record(&report, &finished);
+    assert!(table::calls(&record, "getpid") >= 600, "{finished}");
+    let without = fast(&record).calls_without_stop;
+    assert!(fast(&record).refused.is_some() || without >= 290, "{without}: {:?}", fast(&record));
 }

@@ -299,12 +299,21 @@ fn compiled(name: &str, cflags: &[String]) -> Result<PathBuf, String> {
     result
 }
 
+/// When a source, or something that it includes from here, was changed last.
+fn newest(source: &Path) -> Option<SystemTime> {
+    let text = std::fs::read_to_string(source).unwrap_or_default();
+    let included =
+        |line: &str| Some(line.strip_prefix("#include \"")?.split('"').next()?.to_owned());
+    let included = text.lines().filter_map(included);
+    included.map(|name| newest(&directory().join(name))).fold(modified(source), Ord::max)
+}
+
 fn compile(name: &str, cflags: &[String]) -> Result<PathBuf, String> {
     let source = directory().join(format!("{name}.c"));
     let target_directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures");
     std::fs::create_dir_all(&target_directory).map_err(|error| error.to_string())?;
     let target = target_directory.join(name);
-    let newest = modified(&source).max(modified(&directory().join("raw.h")));
+    let newest = newest(&source);
     if newest.is_some() && modified(&target) > newest {
         return Ok(target);
     }

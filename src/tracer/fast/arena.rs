@@ -1,75 +1,86 @@
-//! Memory that tracees count in: slots, and before the first of them the stubs.
+//! Memory that tracees count in, and the pools that segments come from.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::offset_of;
 use std::rc::Rc;
 
-use super::layout::{CHUNK, CHUNK_SLOTS, Head, ROWS, Row, SLOT, SLOW, STUBS_LENGTH, Slot};
+use super::layout::{CHUNK_SLOTS, Head, ROWS, Row, SLOT, SLOW, Slot};
 use super::segment::Segment;
 
-/// Only the owner may map it.
-const MODE: i32 = 0o600;
-
-/// First segments of processes that are gone, for those that begin: the pages of a new one
-/// cost more than a short program's calls.
-#[derive(Debug, Default)]
-pub struct Pool(RefCell<Vec<Rc<Segment>>>);
-
-/// A few slots in one segment.
+/// Segments of one kind. Those of processes that are gone are for those that begin: the
+/// pages of a new one cost more than a short program's calls.
 #[derive(Debug)]
-pub struct Chunk {
-    segment: Rc<Segment>,
-    /// Bytes before the first slot.
-    slots_at: usize,
-    /// Bit i: slot i is somebody's.
-    taken: Cell<u32>,
-    /// Bit i: it was.
-    used: Cell<u32>,
-    /// Where the segment goes when nobody needs it.
-    pool: Option<Rc<Pool>>,
+pub struct Pool {
+    free: RefCell<Vec<Rc<Segment>>>,
+    length: usize,
+    mode: u16,
 }
 
-impl Chunk {
-    /// The first of a process, behind its stubs.
-    pub fn first(pool: &Rc<Pool>) -> io::Result<Rc<Self>> {
-        let slots_at = STUBS_LENGTH as usize;
-        let known = pool.0.borrow_mut().pop();
-        let segment = match known {
+impl Pool {
+    /// Segments of so many bytes, which their owners may map as `mode` says.
+    pub fn of(length: usize, mode: u16) -> Rc<Self> {
+        Rc::new(Self { free: RefCell::default(), length, mode })
+    }
+
+    /// One that nobody has.
+    pub fn take(self: &Rc<Self>) -> io::Result<Pooled> {
+        let free = self.free.borrow_mut().pop();
+        let used = free.is_some();
+        let segment = match free {
             Some(segment) => segment,
-            None => Rc::new(Segment::new(slots_at + CHUNK, MODE)?),
+            None => Rc::new(Segment::new(self.length, self.mode)?),
         };
-        Ok(Self::of(segment, slots_at, Some(Rc::clone(pool))))
+        Ok(Pooled { segment, used, pool: Rc::clone(self) })
     }
+}
 
-    /// One more: slots only.
-    pub fn more() -> io::Result<Rc<Self>> {
-        Ok(Self::of(Rc::new(Segment::new(CHUNK, MODE)?), 0, None))
-    }
+/// A segment, which goes back to its pool when it is dropped.
+#[derive(Debug)]
+pub struct Pooled {
+    segment: Rc<Segment>,
+    /// Another had it before, and may have written anything there.
+    used: bool,
+    pool: Rc<Pool>,
+}
 
-    fn of(segment: Rc<Segment>, slots_at: usize, pool: Option<Rc<Pool>>) -> Rc<Self> {
-        Rc::new(Self { segment, slots_at, taken: Cell::new(0), used: Cell::new(0), pool })
-    }
-
+impl Pooled {
     /// Its memory.
     pub fn segment(&self) -> &Segment {
         &self.segment
     }
 }
 
-impl Drop for Chunk {
+impl Drop for Pooled {
     fn drop(&mut self) {
         const MOST: usize = 16;
-        let Some(pool) = &self.pool else { return };
-        let mut free = pool.0.borrow_mut();
-        if free.len() >= MOST || !self.segment.is_alone() {
-            return;
+        let mut free = self.pool.free.borrow_mut();
+        if free.len() < MOST && self.segment.take_back() {
+            free.push(Rc::clone(&self.segment));
         }
-        // Whatever somebody wrote there, the next one finds zeros.
-        for index in (0..CHUNK_SLOTS).filter(|i| self.used.get() & 1 << i != 0) {
-            self.segment.clear(self.slots_at + index * SLOT, SLOT);
-        }
-        free.push(Rc::clone(&self.segment));
+    }
+}
+
+/// A few slots in one segment.
+#[derive(Debug)]
+pub struct Chunk {
+    memory: Pooled,
+    /// Bit i: slot i is somebody's.
+    taken: Cell<u32>,
+    /// Bit i: it was, or is all zero.
+    known: Cell<u32>,
+}
+
+impl Chunk {
+    /// Of a segment.
+    pub fn of(memory: Pooled) -> Rc<Self> {
+        let known = Cell::new(if memory.used { 0 } else { u32::MAX });
+        Rc::new(Self { memory, taken: Cell::new(0), known })
+    }
+
+    /// Its memory.
+    pub fn segment(&self) -> &Segment {
+        self.memory.segment()
     }
 }
 
@@ -89,7 +100,10 @@ impl Place {
                 return None;
             }
             chunk.taken.set(chunk.taken.get() | 1 << index);
-            chunk.used.set(chunk.used.get() | 1 << index);
+            if chunk.known.get() & 1 << index == 0 {
+                chunk.known.set(chunk.known.get() | 1 << index);
+                chunk.segment().clear(index * SLOT, SLOT);
+            }
             let place = Self { chunk: Rc::clone(chunk), index };
             place.clear();
             Some((place, i))
@@ -103,7 +117,7 @@ impl Place {
 
     fn word<T>(&self, offset: usize) -> *mut T {
         debug_assert!(offset + size_of::<T>() <= SLOT);
-        self.chunk.segment.at(self.chunk.slots_at + self.index * SLOT + offset)
+        self.chunk.segment().at(self.index * SLOT + offset)
     }
 
     /// Reads a number.

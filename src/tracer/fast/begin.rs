@@ -13,7 +13,7 @@ use super::super::arch::{Native, Registers};
 use super::super::kernel;
 use super::super::memory::Writer;
 use super::super::stop::Entry;
-use super::arena::Place;
+use super::arena::{Chunk, Place};
 use super::beginnings::{Beginning, FIRST, Lesson};
 use super::layout::{ARENA, CHUNK, Head, SLOW, STUBS};
 use super::space::{Patch, Space};
@@ -30,6 +30,8 @@ pub enum Begin {
     /// It has been led away from where its registers were these, to bring in our code; how
     /// its file was changed, and where that is.
     Led(Box<Native>, Rc<Beginning>, u64),
+    /// Our pages could not be mapped, and are not tried again.
+    Without,
 }
 
 impl Fast {
@@ -57,14 +59,21 @@ impl Fast {
 
     /// Leads a program to where it finds our code.
     fn lead_in(&mut self, tid: i32, r: &Native, file: Rc<Beginning>, begin: u64) -> Option<()> {
+        const SEGV: u64 = 1 << (libc::SIGSEGV - 1);
         let first = file.first?;
         let base = self.pages.base;
         if !tier::has_room(tid, ARENA + CHUNK as u64) {
             return None;
         }
-        let chunk = self.first_chunk(tid).ok()?;
-        let segment = chunk.segment().id();
-        let mut space = Space::new(chunk);
+        // Where the mapping fails, the kernel takes a signal that the program blocks.
+        let blocked = kernel::signal_mask(tid).is_ok_and(|mask| mask & SEGV != 0);
+        if blocked || self.may_be_elsewhere && tier::is_elsewhere(tid) {
+            return None;
+        }
+        let stubs = tier::segment(tid, &self.stubs).ok()?;
+        let slots = tier::segment(tid, &self.chunks).ok()?;
+        let segments = (stubs.segment().id(), slots.segment().id());
+        let mut space = Space::new(stubs, Chunk::of(slots));
         space.users = 1;
         space.began = Some((Rc::clone(&file), r.rip));
         for known in &file.sites {
@@ -82,7 +91,7 @@ impl Fast {
         [led.rdi, led.rsi, led.rdx, ..] = map.arguments;
         (led.rax, led.orig_rax) = (map.number as u64, u64::MAX);
         (led.rip, led.rbx) = (begin + first, trampoline::begin_program(base));
-        (led.r12, led.r15) = (segment, base + STUBS);
+        ((led.r12, led.rbp), led.r15) = (segments, base + STUBS);
         led.gs_base = gs;
         if changed.is_err() || kernel::set_registers(tid, &Registers::Native(led)).is_err() {
             put_back(&memory, &file, begin);
@@ -118,7 +127,7 @@ impl Fast {
     /// Our pages could not be mapped: the program begins without.
     pub(super) fn begin_without(&mut self, tid: i32) {
         let Some(thread) = self.threads.get_mut(&tid) else { return };
-        let Some(Begin::Led(r, file, begin)) = thread.begin.take() else { return };
+        let Some(Begin::Led(r, file, begin)) = thread.begin.replace(Begin::Without) else { return };
         (thread.slot, thread.gs) = (None, 0);
         if let Some(id) = thread.space.take() {
             self.leave(id);
@@ -153,9 +162,9 @@ impl Fast {
     /// What a program that was watched has shown is used for the next ones. Gives its file
     /// and where it began.
     pub(super) fn learn_from(&mut self, tid: i32) -> Option<(Rc<Beginning>, u64)> {
-        let Begin::Watched(entry, calls) = self.threads.get_mut(&tid)?.begin.take()? else {
-            return None;
-        };
+        let thread = self.threads.get_mut(&tid)?;
+        let watched = thread.begin.take_if(|begin| matches!(begin, Begin::Watched(..)))?;
+        let Begin::Watched(entry, calls) = watched else { return None };
         if self.beginnings.find(tid, entry, &self.holes).is_some() {
             return None; // By another one meanwhile.
         }

@@ -9,7 +9,7 @@ use super::super::kernel;
 use super::super::stop::Entry;
 use super::layout::{self, ARENA, CHUNK, FAST, NUMBERS, ROWS, SLOW};
 use super::space::Space;
-use super::threads::makes_tasks;
+use super::threads::{clone_flags, makes_tasks};
 use super::{Fast, byte_of, goes_slowly, memory_of, remote, trampoline};
 
 impl Fast {
@@ -29,6 +29,7 @@ impl Fast {
             return Met::Led;
         }
         self.watch(tid, &entry);
+        self.mind_the_namespace(tid, &entry);
         let Some(thread) = self.threads.get(&tid) else { return Met::Tell(entry) };
         let Some(id) = thread.space else { return Met::Tell(entry) };
         let ours = self.is_ours(entry.ip);
@@ -101,6 +102,17 @@ impl Fast {
             }
             _ => {}
         }
+    }
+
+    /// A call by which a process may come to see other segments than the tracer.
+    fn mind_the_namespace(&mut self, tid: i32, entry: &Entry) {
+        const IPC: u64 = libc::CLONE_NEWIPC as u64;
+        self.may_be_elsewhere |= match entry.sys.name() {
+            Some("unshare") => entry.args[0] & IPC != 0,
+            Some("setns") => true,
+            Some("clone" | "clone3") => clone_flags(tid, entry) & IPC != 0,
+            _ => false,
+        };
     }
 
     /// A program asks that its calls be dispatched by where they are made

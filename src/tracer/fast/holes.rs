@@ -6,6 +6,7 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -14,6 +15,7 @@ use gimli::{
 };
 use globset::GlobSet;
 
+use super::super::patience::patiently;
 use super::super::{memory, proc};
 use super::padding::{Body, is_aimed_at, is_constant_loaded, is_padding};
 
@@ -29,9 +31,29 @@ pub struct Hole {
 /// Length of the jump.
 const JUMP: u64 = 7;
 
-/// What holds a file's functions, by path, device and inode: the same in every process
-/// that maps it.
-pub type FileKey = (String, String, u64);
+/// A file whose code is mapped, as it is now: the same in every process that maps it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FileKey {
+    path: String,
+    /// As /proc/PID/maps has them.
+    device: String,
+    inode: u64,
+    /// When it was changed last (s, ns), and its size: by a compiler, most likely.
+    version: Option<(i64, i64, u64)>,
+}
+
+impl FileKey {
+    /// With the version that a process sees by its path. Without, where that has become
+    /// another file: then nobody writes to this one any more.
+    fn with_version(self, tid: i32) -> Self {
+        let (path, inode) = (format!("/proc/{tid}/root{}", self.path), self.inode);
+        let version = patiently(move || {
+            let file = std::fs::metadata(path).ok().filter(|file| file.ino() == inode)?;
+            Some((file.mtime(), file.mtime_nsec(), file.len()))
+        });
+        Self { version: version.flatten(), ..self }
+    }
+}
 
 /// Puts back, in what was read from an address on, what was there before we changed it.
 pub type Undo<'a> = &'a dyn Fn(u64, &mut [u8]);
@@ -186,9 +208,9 @@ impl Holes {
             }
             if (mapping.from..mapping.to).contains(&ip) {
                 let begin = begin.filter(|b| mapping.executable && b.key == mapping.key)?;
-                let path = PathBuf::from(&begin.key.0);
-                let named = begin.key.0.starts_with('/') && !self.not.is_match(path);
-                return named.then_some((begin.key, begin.from));
+                let path = PathBuf::from(&begin.key.path);
+                let named = begin.key.path.starts_with('/') && !self.not.is_match(path);
+                return named.then(|| (begin.key.with_version(tid), begin.from));
             }
         }
         None
@@ -202,10 +224,10 @@ fn parse(line: &str) -> Option<Mapping> {
     let permissions = words.next()?;
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let offset = number(words.next()?)?;
-    let device = words.next()?;
+    let device = words.next()?.into();
     let inode = words.next()?.parse().ok()?;
-    let path = words.next().unwrap_or("").trim_start();
-    let key = (path.into(), device.into(), inode);
+    let path = words.next().unwrap_or("").trim_start().into();
+    let key = FileKey { path, device, inode, version: None };
     Some(Mapping {
         from: number(from)?,
         to: number(to)?,

@@ -136,7 +136,7 @@ pub const BEGIN_CALLS: u64 = 0x1e00;
 const _: () = assert!(BEGIN_CALLS as usize + 3 * size_of::<Call>() <= CODE as usize);
 /// Length of the code pages, which all processes share.
 pub const CODE: u64 = 0x2000;
-/// The stubs, behind them: at the begin of the first segment of a process.
+/// The stubs, behind them.
 pub const STUBS: u64 = CODE;
 /// Distance of two stubs.
 pub const STUB: u64 = 64;
@@ -144,8 +144,14 @@ pub const STUB: u64 = 64;
 pub const MOST_STUBS: u64 = 2048;
 /// Their length.
 pub const STUBS_LENGTH: u64 = STUB * MOST_STUBS;
-/// Where the first chunk of slots is, from the code pages on: in the same segment.
+/// Where the first chunk of slots is, from the code pages on.
 pub const ARENA: u64 = STUBS + STUBS_LENGTH;
+
+/// Where chunk `number` of slots is.
+pub fn chunk(base: u64, number: u64) -> u64 {
+    base + ARENA + number * CHUNK as u64
+}
+
 /// Chunks that an address space may have.
 pub const MOST_CHUNKS: u64 = 512;
 

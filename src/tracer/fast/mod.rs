@@ -80,7 +80,9 @@ struct Thread {
 pub struct Fast {
     after: u32,
     pages: Pages,
-    pool: Rc<Pool>,
+    /// Segments for stubs, and for slots.
+    stubs: Rc<Pool>,
+    chunks: Rc<Pool>,
     /// Numbers that always stop.
     slow: Box<[bool; NUMBERS]>,
     /// The number of each row.
@@ -98,6 +100,8 @@ pub struct Fast {
     shared: HashSet<Program>,
     /// Every call is told.
     off: bool,
+    /// Some process may have left our IPC namespace.
+    may_be_elsewhere: bool,
     clock: Clock,
     holes: Holes,
     beginnings: Beginnings,
@@ -105,8 +109,8 @@ pub struct Fast {
 }
 
 /// Calls that always stop: they make or end tasks or programs, change what our code
-/// stands on, or give signals to a program that waits for them.
-const ALWAYS: [i64; 19] = [
+/// stands on, leave namespaces, or give signals to a program that waits for them.
+const ALWAYS: [i64; 21] = [
     libc::SYS_rt_sigreturn,
     libc::SYS_clone,
     libc::SYS_fork,
@@ -126,6 +130,8 @@ const ALWAYS: [i64; 19] = [
     libc::SYS_pkey_mprotect,
     libc::SYS_modify_ldt,
     libc::SYS_ptrace,
+    libc::SYS_unshare,
+    libc::SYS_setns,
 ];
 
 /// Calls that stop where their first argument could be one of our pages, or says so.
@@ -137,9 +143,10 @@ const ARCH_SET_FS: u64 = 0x1002;
 
 /// Whether a call stops for its first argument.
 fn goes_slowly(number: i64, argument: u64) -> bool {
-    BY_ARGUMENT.contains(&number)
-        && argument.wrapping_sub(1) < 0x7fff_ffff
-        && (number, argument) != (libc::SYS_arch_prctl, ARCH_SET_FS)
+    if number == libc::SYS_arch_prctl {
+        return argument != ARCH_SET_FS;
+    }
+    BY_ARGUMENT.contains(&number) && argument.wrapping_sub(1) < 0x7fff_ffff
 }
 
 impl Fast {
@@ -159,7 +166,8 @@ impl Fast {
         Ok(Self {
             after: options.after,
             pages,
-            pool: Rc::default(),
+            stubs: Pool::of(layout::STUBS_LENGTH as usize, 0o500),
+            chunks: Pool::of(CHUNK, 0o600),
             slow,
             rows: Vec::new(),
             spaces: HashMap::new(),
@@ -170,6 +178,7 @@ impl Fast {
             refused: HashSet::new(),
             shared: HashSet::new(),
             off: false,
+            may_be_elsewhere: false,
             clock,
             beginnings: Beginnings::new(&options.not_patched),
             holes: Holes::except(options.not_patched.clone()),

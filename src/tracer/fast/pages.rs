@@ -28,7 +28,7 @@ impl Pages {
     /// Makes them.
     pub fn new(base: u64) -> io::Result<Self> {
         /// Everybody may map them, to read and to execute.
-        const MODE: i32 = 0o755;
+        const MODE: u16 = 0o555;
         let segment = Segment::new(CODE as usize, MODE)?;
         let put = |at: u64, bytes: &[u8]| segment.write(at as usize, bytes);
         put(layout::TRAMPOLINE, &trampoline::code(base));
@@ -41,18 +41,8 @@ impl Pages {
             put(filter, &bytes);
         }
         put(layout::CALLS, &Call::NONE.bytes());
-        let to_begin = [
-            Call::new(
-                libc::SYS_mprotect,
-                &[
-                    base + layout::STUBS,
-                    layout::STUBS_LENGTH,
-                    (libc::PROT_READ | libc::PROT_EXEC) as u64,
-                ],
-            ),
-            dont_dump(base),
-            Call::GO_ON,
-        ];
+        // -1: the number that the program has been given.
+        let to_begin = [map_slots(base, 0, u64::MAX), dont_dump(base), Call::GO_ON];
         for (i, call) in to_begin.iter().enumerate() {
             put(layout::BEGIN_CALLS + (i * size_of::<Call>()) as u64, &call.bytes());
         }
@@ -61,8 +51,7 @@ impl Pages {
 
     /// The call that maps them.
     pub fn map(&self) -> Call {
-        let flags = (libc::SHM_RDONLY | libc::SHM_EXEC) as u64;
-        Call::new(libc::SYS_shmat, &[self.segment.id(), self.base, flags])
+        Call::new(libc::SYS_shmat, &[self.segment.id(), self.base, MAP_CODE])
     }
 
     /// What they say of a number.
@@ -98,6 +87,19 @@ impl Pages {
         self.base + STRICT
     }
 }
+
+/// The call that maps the stubs.
+pub fn map_stubs(base: u64, segment: u64) -> Call {
+    Call::new(libc::SYS_shmat, &[segment, base + layout::STUBS, MAP_CODE])
+}
+
+/// The call that maps chunk `number` of slots.
+pub fn map_slots(base: u64, number: u64, segment: u64) -> Call {
+    Call::new(libc::SYS_shmat, &[segment, layout::chunk(base, number)])
+}
+
+/// Code cannot be made writable, where it is mapped so.
+pub const MAP_CODE: u64 = (libc::SHM_RDONLY | libc::SHM_EXEC) as u64;
 
 /// The call that keeps the first pages of ours out of cores.
 pub fn dont_dump(base: u64) -> Call {

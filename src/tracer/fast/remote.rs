@@ -150,12 +150,14 @@ impl<'a> Remote<'a> {
             match report(waited.status) {
                 Report::Syscall if to_side => return Ok(()),
                 Report::Seccomp if !to_side => return Ok(()),
-                // Our pages have just been unmapped by another thread.
-                Report::Signal(libc::SIGSEGV | libc::SIGBUS) => {
+                Report::Signal(libc::SIGSTOP) | Report::Plain(Stop::GroupStop { .. }) => {
+                    self.stopped = true;
+                }
+                // A fault, all others are blocked: our pages have just been unmapped by
+                // another thread, or are none of ours.
+                Report::Signal(_) => {
                     return Err(Failure::Os(io::Error::from_raw_os_error(libc::EFAULT)));
                 }
-                // Nothing else can be: all others are blocked.
-                Report::Signal(_) | Report::Plain(Stop::GroupStop { .. }) => self.stopped = true,
                 Report::Syscall | Report::Seccomp | Report::Plain(Stop::Trap) => {}
                 _ => {
                     self.dying = true;

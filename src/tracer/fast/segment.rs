@@ -12,13 +12,21 @@ pub struct Segment {
     id: i32,
     memory: NonNull<u8>,
     length: usize,
+    mode: u16,
+}
+
+/// The tracer's user.
+pub fn own_user() -> u32 {
+    // SAFETY: geteuid takes nothing.
+    unsafe { libc::geteuid() }
 }
 
 impl Segment {
-    /// A new one of `length` bytes, all zero, for processes that `mode` permits (shmget(2)).
-    pub fn new(length: usize, mode: i32) -> io::Result<Self> {
+    /// A new one of `length` bytes, all zero, which its owner may map as `mode` says
+    /// (shmget(2)).
+    pub fn new(length: usize, mode: u16) -> io::Result<Self> {
         // SAFETY: shmget takes its arguments by value.
-        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, length, libc::IPC_CREAT | mode) };
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, length, libc::IPC_CREAT | 0o600) };
         if id < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -33,10 +41,12 @@ impl Segment {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { id, memory, length })
+        let this = Self { id, memory, length, mode };
+        this.give_to(own_user())?;
+        Ok(this)
     }
 
-    /// Its number, for shmat(2). None is 0 but the first of a machine.
+    /// Its number, for shmat(2).
     pub fn id(&self) -> u64 {
         self.id as u64
     }
@@ -51,24 +61,26 @@ impl Segment {
         }
     }
 
-    /// Whether nobody but the tracer has it mapped.
-    pub fn is_alone(&self) -> bool {
-        self.state().is_ok_and(|state| state.shm_nattch == 1)
-    }
-
-    /// Makes a user its owner, as `mode` has it. Only root can, and it need not be said
-    /// of the tracer's own.
+    /// Makes a user its owner, and its mode what it was: an owner may change that. Only
+    /// root can give it to another user than himself.
     pub fn give_to(&self, user: u32) -> io::Result<()> {
+        const PERMISSIONS: u16 = 0o777;
         let mut state = self.state()?;
-        if state.shm_perm.uid == user {
+        if state.shm_perm.uid == user && state.shm_perm.mode & PERMISSIONS == self.mode {
             return Ok(());
         }
         state.shm_perm.uid = user;
+        state.shm_perm.mode = self.mode;
         // SAFETY: the kernel reads one shmid_ds.
         match unsafe { libc::shmctl(self.id, libc::IPC_SET, &raw mut state) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Takes it back from whoever owned it. Whether nobody but the tracer has it mapped.
+    pub fn take_back(&self) -> bool {
+        self.give_to(own_user()).is_ok() && self.state().is_ok_and(|state| state.shm_nattch == 1)
     }
 
     /// Where a number of this type is, so many bytes from the begin.
@@ -115,9 +127,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_segment_that_is_taken_back_is_nobody_elses() {
+        let segment = Segment::new(0x1000, 0o500).expect("room");
+        if own_user() == 0 {
+            segment.give_to(65534).expect("root may");
+            let mut state = segment.state().expect("there");
+            assert_eq!(state.shm_perm.uid, 65534);
+            // As its owner may.
+            state.shm_perm.mode = 0o777;
+            // SAFETY: the kernel reads one shmid_ds.
+            let set = unsafe { libc::shmctl(segment.id, libc::IPC_SET, &raw mut state) };
+            assert_eq!(set, 0);
+        }
+        assert!(segment.take_back());
+        let state = segment.state().expect("there");
+        assert_eq!((state.shm_perm.uid, state.shm_perm.mode & 0o777), (own_user(), 0o500));
+    }
+
+    #[test]
     fn a_segment_is_the_tracers_alone_until_somebody_maps_it() {
         let segment = Segment::new(0x3000, 0o600).expect("room");
-        assert!(segment.is_alone());
+        assert!(segment.take_back());
         segment.write(0x2ffe, &[1, 2, 3]);
         // SAFETY: a number in the mapping.
         let last = unsafe { segment.at::<u16>(0x2ffe).read_volatile() };
@@ -128,9 +158,9 @@ mod tests {
         // SAFETY: a second mapping, which is taken away again.
         let second = unsafe { libc::shmat(segment.id() as i32, std::ptr::null(), 0) };
         assert_ne!(second.addr(), usize::MAX, "marked for removal, and still to be had");
-        assert!(!segment.is_alone());
+        assert!(!segment.take_back());
         // SAFETY: the mapping was just made.
         assert_eq!(unsafe { libc::shmdt(second) }, 0);
-        assert!(segment.is_alone());
+        assert!(segment.take_back());
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use super::super::memory::{self, Writer};
-use super::arena::{Chunk, Place};
+use super::arena::{Chunk, Place, Pooled};
 use super::beginnings::Beginning;
 use super::holes::{Holes, Undo};
 use super::layout::{self, STUB, STUB_ENTRY, STUB_LOAD, STUB_LOAD_ENTRY, STUB_SLOW, STUBS};
@@ -44,7 +44,10 @@ impl Patch {
         near.filter(|patch| patch.change(ip).is_some()).or_else(|| {
             let hole = alone.then(|| holes.in_front(tid, ip, free, undo))??;
             let load = memory::read_all(tid, &[(ip.checked_sub(LOAD)?, LOAD as usize)])?;
-            let load = load.try_into().ok()?;
+            let load = <[u8; LOAD as usize]>::try_from(load).ok()?;
+            if !(0xb8..=0xbf).contains(&load[0]) {
+                return None;
+            }
             Some(Self { hole: hole.address, padding: hole.padding, load: Some(load) })
         })
     }
@@ -91,13 +94,16 @@ pub struct Site {
 }
 
 /// The stubs of a process and of all its children by fork, which share their memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stubs {
+    memory: Pooled,
     /// The site of each.
     sites: Vec<u64>,
     numbers: HashMap<u64, u32>,
     /// Times that each stopped, in all of them.
     hits: Vec<u32>,
+    /// The constant that each loads, if it does.
+    loads: Vec<Option<[u8; LOAD as usize]>>,
 }
 
 /// Stops of a site after which it is patched: that costs about what two of them do.
@@ -125,14 +131,20 @@ pub struct Space {
 }
 
 impl Space {
-    /// One that has this as its first chunk.
-    pub fn new(chunk: Rc<Chunk>) -> Self {
+    /// One that has these stubs and this first chunk.
+    pub fn new(memory: Pooled, chunk: Rc<Chunk>) -> Self {
         let parking = Place::take(std::slice::from_ref(&chunk)).map(|(slot, _)| Rc::new(slot));
         Self {
             _parking: parking,
             sites: HashMap::new(),
             holes: HashMap::new(),
-            stubs: Rc::default(),
+            stubs: Rc::new(RefCell::new(Stubs {
+                memory,
+                sites: Vec::new(),
+                numbers: HashMap::new(),
+                hits: Vec::new(),
+                loads: Vec::new(),
+            })),
             chunks: vec![chunk],
             began: None,
             users: 0,
@@ -155,12 +167,15 @@ impl Space {
             return Some(*number);
         }
         let number = stubs.sites.len() as u64;
-        let chunk = self.chunks.first().filter(|_| number < layout::MOST_STUBS)?;
+        if number >= layout::MOST_STUBS {
+            return None;
+        }
         let address = base + STUBS + number * STUB;
         let bytes = layout::stub(address, ip + 2, base + layout::TRAMPOLINE);
-        chunk.segment().write((number * STUB) as usize, &bytes);
+        stubs.memory.segment().write((number * STUB) as usize, &bytes);
         stubs.sites.push(ip);
         stubs.hits.push(0);
+        stubs.loads.push(None);
         stubs.numbers.insert(ip, number as u32);
         Some(number as u32)
     }
@@ -175,12 +190,18 @@ impl Space {
         self.load_constant(base, stub, &patch)
     }
 
-    /// Has a stub load the constant, if it must.
+    /// Has a stub load the constant, if it must. `None` where it loads another one.
     fn load_constant(&self, base: u64, stub: u32, patch: &Patch) -> Option<()> {
         let Some(load) = patch.load else { return Some(()) };
+        let mut stubs = self.stubs.borrow_mut();
+        let known = stubs.loads.get_mut(stub as usize)?;
+        if known.is_some_and(|known| known != load) {
+            return None; // A relative has other code in the same place.
+        }
+        *known = Some(load);
         let at = u64::from(stub) * STUB;
         let bytes = layout::stub_load(base + STUBS + at, load);
-        self.chunks.first()?.segment().write((at + STUB_LOAD) as usize, &bytes);
+        stubs.memory.segment().write((at + STUB_LOAD) as usize, &bytes);
         Some(())
     }
 

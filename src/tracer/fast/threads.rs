@@ -64,6 +64,7 @@ impl Fast {
     pub fn has_child(&mut self, tid: i32, child: i32, entry: Option<Entry>, is_thread: bool) {
         let Some(parent) = self.threads.get(&tid) else { return };
         let (gated, space) = (parent.gated, parent.space);
+        let without = matches!(parent.begin, Some(Begin::Without));
         let known = self.threads.get(&child).is_some_and(|t| t.slot.is_some());
         if known {
             return;
@@ -85,7 +86,9 @@ impl Fast {
             .spaces
             .get(&space.unwrap_or(u32::MAX))
             .is_some_and(|space| space.given_up.is_some());
-        self.threads.insert(child, Thread { gated, space, foreign, ..Thread::default() });
+        let begin = without.then_some(Begin::Without);
+        let thread = Thread { gated, space, foreign, begin, ..Thread::default() };
+        self.threads.insert(child, thread);
     }
 
     /// What a thread has counted since.
@@ -182,16 +185,19 @@ impl Thread {
 
 /// Whether a call that makes a child leaves both in one memory.
 pub fn shares_memory(tid: i32, entry: &Entry) -> bool {
-    const VM: u64 = libc::CLONE_VM as u64;
+    entry.sys.name() == Some("vfork") || clone_flags(tid, entry) & libc::CLONE_VM as u64 != 0
+}
+
+/// The flags of a clone or clone3.
+pub fn clone_flags(tid: i32, entry: &Entry) -> u64 {
     match entry.sys.name() {
-        Some("vfork") => true,
-        Some("clone") => entry.args[0] & VM != 0,
+        Some("clone") => entry.args[0],
         Some("clone3") => {
             let mut flags = [0; 8];
             let read = memory::read(tid, entry.args[0], &mut flags);
-            matches!(read, Ok(8)) && u64::from_ne_bytes(flags) & VM != 0
+            if matches!(read, Ok(8)) { u64::from_ne_bytes(flags) } else { 0 }
         }
-        _ => false,
+        _ => 0,
     }
 }
 

@@ -9,11 +9,13 @@ use super::super::inside::Program;
 use super::super::kernel::Waited;
 use super::super::memory;
 use super::super::proc::Status;
-use super::arena::Chunk;
+use super::arena::{Chunk, Pool, Pooled};
+use super::begin::Begin;
 use super::layout::{self, ARENA, CHUNK, Call, STUBS};
 use super::remote::{Failure, Remote};
+use super::segment::own_user;
 use super::space::Space;
-use super::{Fast, pages, trampoline};
+use super::{Fast, Thread, pages, trampoline};
 
 /// Calls after which a program counts that is under the gate already. Bringing in our
 /// code takes four stops and as much again; a program that does nothing makes thirty
@@ -38,6 +40,7 @@ impl From<Failure> for Refusal {
     }
 }
 
+const ELSEWHERE: &str = "it is in another IPC namespace";
 const NO_ROOM: &str = "the limit of its address space is near";
 
 /// Whether a process may have so much more mapped, and would hardly notice: what is
@@ -54,17 +57,18 @@ pub fn has_room(tid: i32, bytes: u64) -> bool {
             .is_some_and(|kib| (kib << 10).saturating_add(bytes + LEFT) <= limit.rlim_cur)
 }
 
-/// Lets the user of a process map a chunk. Under an ordinary user's tracer all are his own.
-fn permit(tid: i32, chunk: &Chunk) -> io::Result<()> {
-    // SAFETY: geteuid takes nothing.
-    if unsafe { libc::geteuid() } != 0 {
-        return Ok(());
+/// A segment that the user of a process may map. Under an ordinary user's tracer all are
+/// his own.
+pub fn segment(tid: i32, pool: &Rc<Pool>) -> io::Result<Pooled> {
+    let pooled = pool.take()?;
+    if own_user() == 0 {
+        pooled.segment().give_to(std::fs::metadata(format!("/proc/{tid}"))?.uid())?;
     }
-    chunk.segment().give_to(std::fs::metadata(format!("/proc/{tid}"))?.uid())
+    Ok(pooled)
 }
 
-/// Whether a process does not see the tracer's segments.
-fn is_elsewhere(tid: i32) -> bool {
+/// Whether a process does not see the tracer's segments, but maybe others by their numbers.
+pub fn is_elsewhere(tid: i32) -> bool {
     let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/ipc")).ok();
     of(&tid.to_string()) != of("self")
 }
@@ -78,7 +82,8 @@ impl Fast {
     /// when it is time that it did.
     pub fn is_due(&mut self, tid: i32, program: Program) -> bool {
         let thread = self.threads.get(&tid);
-        if self.off || thread.is_some_and(|t| t.space.is_some()) {
+        let without = |t: &Thread| t.space.is_some() || matches!(t.begin, Some(Begin::Without));
+        if self.off || thread.is_some_and(without) {
             return false;
         }
         let gated = thread.is_some_and(|t| t.gated);
@@ -159,19 +164,23 @@ impl Fast {
         gated: bool,
     ) -> Result<Space, Refusal> {
         let base = self.pages.base;
+        if is_elsewhere(tid) {
+            return Err(because(ELSEWHERE));
+        }
         match remote.call(&self.pages.map()) {
             Ok(at) if at == base => {}
             Err(Failure::Dying(waited)) => return Err(Refusal::Dying(waited)),
-            _ if is_elsewhere(tid) => return Err(because("it is in another IPC namespace")),
             Err(Failure::Os(e)) if e.raw_os_error() != Some(libc::EINVAL) => {
                 return Err(because(format!("coldtrace's pages cannot be mapped: {}", reason(&e))));
             }
             _ => return Err(because("the place for coldtrace's pages is taken")),
         }
         let done = self.fill(tid, remote, gated);
-        remote.set_ours(None); // It is unmapped below.
         if matches!(done, Err(Refusal::Because(_))) {
-            let _ = remote.call(&Call::new(libc::SYS_munmap, &[base, ARENA + CHUNK as u64]));
+            // Under the gate it is our code that makes the call, and stays.
+            let from = if gated { STUBS } else { 0 };
+            let args = [base + from, ARENA + CHUNK as u64 - from];
+            let _ = remote.call(&Call::new(libc::SYS_munmap, &args));
         }
         done
     }
@@ -184,29 +193,20 @@ impl Fast {
     ) -> Result<Space, Refusal> {
         let base = self.pages.base;
         remote.set_ours(gated.then_some(&self.pages));
-        let chunk = self.first_chunk(tid)?;
-        let at = base + STUBS;
-        let access = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-        let [mapped, protected, _] = remote.call_all(&[
-            Call::new(libc::SYS_shmat, &[chunk.segment().id(), at]),
-            Call::new(libc::SYS_mprotect, &[at, layout::STUBS_LENGTH, access]),
+        let segment = |pool| segment(tid, pool).map_err(Failure::from);
+        let (stubs, slots) = (segment(&self.stubs)?, segment(&self.chunks)?);
+        let [stubs_at, slots_at, _] = remote.call_all(&[
+            pages::map_stubs(base, stubs.segment().id()),
+            pages::map_slots(base, 0, slots.segment().id()),
             pages::dont_dump(base),
         ])?;
-        if mapped? != at {
+        if (stubs_at?, slots_at?) != (base + STUBS, base + ARENA) {
             return Err(because("the place for coldtrace's pages is taken"));
         }
-        protected?;
         if !gated {
             self.install_gate(remote)?;
         }
-        Ok(Space::new(chunk))
-    }
-
-    /// A chunk with stubs, which the user of a process may map.
-    pub(super) fn first_chunk(&self, tid: i32) -> Result<Rc<Chunk>, Failure> {
-        let chunk = Chunk::first(&self.pool)?;
-        permit(tid, &chunk)?;
-        Ok(chunk)
+        Ok(Space::new(stubs, Chunk::of(slots)))
     }
 
     /// Maps one more chunk of slots.
@@ -216,16 +216,12 @@ impl Fast {
         remote: &mut Remote<'_>,
         number: u64,
     ) -> Result<Rc<Chunk>, Failure> {
-        let chunk = Chunk::more()?;
-        permit(tid, &chunk)?;
-        let at = self.pages.base + ARENA + number * CHUNK as u64;
+        let slots = segment(tid, &self.chunks)?;
+        let map = pages::map_slots(self.pages.base, number, slots.segment().id());
+        let at = remote.call(&map)?;
         let advice = libc::MADV_DONTDUMP as u64;
-        let [mapped, _, _] = remote.call_all(&[
-            Call::new(libc::SYS_shmat, &[chunk.segment().id(), at]),
-            Call::new(libc::SYS_madvise, &[at, CHUNK as u64, advice]),
-            Call::new(libc::SYS_getpid, &[]),
-        ])?;
-        mapped.map(|_| chunk)
+        let _ = remote.call(&Call::new(libc::SYS_madvise, &[at, CHUNK as u64, advice]));
+        Ok(Chunk::of(slots))
     }
 
     fn install_gate(&self, remote: &mut Remote<'_>) -> Result<(), Refusal> {
@@ -286,6 +282,10 @@ impl Fast {
         }
         if !has_room(tid, CHUNK as u64) {
             self.lose(tid, NO_ROOM);
+            return Ok(());
+        }
+        if self.may_be_elsewhere && is_elsewhere(tid) {
+            self.lose(tid, ELSEWHERE);
             return Ok(());
         }
         let mapped = (|| {

@@ -15,6 +15,7 @@ use super::layout::{
     self, BUCKETS, BY_ARGUMENT, ERRORS, FAST, Head, NUMBERS, OCTAVES, Row, STUB_RETURN, STUB_SLOW,
     Slot,
 };
+use super::pages::MAP_CODE;
 
 std::arch::global_asm!(
     ".pushsection .rodata.coldtrace_trampoline, \"a\"",
@@ -117,14 +118,16 @@ std::arch::global_asm!(
     "and eax, 0x7f",
     "mov qword ptr gs:[{rdx}], rdx",
     "coldtrace_t_odd_rdx:",
+    "cmp r11d, {arch_prctl}",
+    "jne 29f",
+    "cmp rdi, {set_fs}",
+    "je 11b",
+    "jmp 19f",
+    "29:",
     "lea rdx, [rdi - 1]",
     "cmp rdx, 0x7fffffff",
     "mov rdx, qword ptr gs:[{rdx}]",
     "jae 11b",
-    "cmp r11d, {arch_prctl}",
-    "jne 19f",
-    "cmp rdi, {set_fs}",
-    "je 11b",
     "coldtrace_t_slow:",
     "19:",
     "movzx eax, word ptr gs:[{flags}]",
@@ -200,6 +203,8 @@ std::arch::global_asm!(
     "mov r10, qword ptr [rbx + 32]",
     "mov r8, qword ptr [rbx + 40]",
     "mov r9, qword ptr [rbx + 48]",
+    "cmp rdi, -1",
+    "cmove rdi, rbp",
     "add rbx, {one_call}",
     "test eax, eax",
     "jns coldtrace_t_remote",
@@ -208,11 +213,12 @@ std::arch::global_asm!(
     "syscall",
     "ud2",
     // A program begins, with a system call that has just mapped this. r15: where its
-    // stubs and its first slots are to be, r12: their segment. Then the listed calls.
+    // stubs are to be, and behind them its slots; r12 and rbp: their segments. The listed
+    // calls follow.
     "coldtrace_t_begin_program:",
     "mov rdi, r12",
     "mov rsi, r15",
-    "xor edx, edx",
+    "mov edx, {map_code}",
     "mov ebx, 0x11111111",
     "coldtrace_t_begin_calls:",
     "mov eax, {shmat}",
@@ -220,8 +226,9 @@ std::arch::global_asm!(
     "27:",
     "cmp r14, r15",
     "jne 28f",
-    "test r13, r13",
-    "jnz 28f",
+    "add r15, {stubs_length}",
+    "cmp r13, r15",
+    "jne 28f",
     // All is there: registers as exec leaves them, which is zero.
     "mov ah, 2",
     "sahf",
@@ -277,6 +284,8 @@ std::arch::global_asm!(
     set_fs = const ARCH_SET_FS as i32,
     go_on = const layout::Call::GO_ON.number as i32,
     shmat = const libc::SYS_shmat as i32,
+    map_code = const MAP_CODE as i32,
+    stubs_length = const layout::STUBS_LENGTH as i32,
 );
 
 macro_rules! marks {
@@ -365,7 +374,7 @@ pub fn remote(base: u64) -> u64 {
 }
 
 /// Where a program goes on that begins with the call that maps the code pages: r12 is the
-/// number of its own segment, r15 where that is to be.
+/// number of its stubs' segment, rbp that of its slots', r15 where the stubs are to be.
 pub fn begin_program(base: u64) -> u64 {
     base + Marks::get().begin_program
 }

@@ -11,7 +11,7 @@ use super::super::super::kernel;
 use super::super::arena::{Chunk, Place};
 use super::super::layout::*;
 use super::super::space::Space;
-use super::super::{Fast, FastOptions, Thread, clock, remote};
+use super::super::{Fast, FastOptions, Thread, clock, pages, remote};
 use super::*;
 
 /// Where the program makes its call: nothing is there, and nothing is executed there.
@@ -29,6 +29,8 @@ struct Stepped {
     fast: Fast,
     stub: u64,
     slot: u64,
+    /// Of its stubs and of its slots.
+    segments: [u64; 2],
 }
 
 impl Drop for Stepped {
@@ -43,16 +45,15 @@ impl Drop for Stepped {
 
 /// What a process does until it is stopped to be stepped. Only system calls: other
 /// threads of the tests may have held any lock.
-fn child(pages: &Call, stubs: u64, segment: u64) -> ! {
+fn child(maps: &[Call]) -> ! {
     // SAFETY: new mappings where nothing else is; the other calls take numbers.
     unsafe {
-        let [id, base, flags, ..] = pages.arguments;
-        let code = libc::shmat(id as i32, base as *const _, flags as i32);
-        let own = libc::shmat(segment as i32, stubs as *const _, 0);
-        let access = libc::PROT_READ | libc::PROT_EXEC;
-        let protected = libc::mprotect(own, STUBS_LENGTH as usize, access);
+        let mapped = maps.iter().all(|map| {
+            let [id, at, flags, ..] = map.arguments;
+            libc::shmat(id as i32, at as *const _, flags as i32).addr() as u64 == at
+        });
         libc::alarm(60);
-        if code.addr() as u64 == base && own.addr() as u64 == stubs && protected == 0 {
+        if mapped {
             libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
             libc::raise(libc::SIGSTOP);
         }
@@ -62,21 +63,34 @@ fn child(pages: &Call, stubs: u64, segment: u64) -> ! {
 
 impl Stepped {
     fn new() -> Self {
+        Self::with(3)
+    }
+
+    /// One that has only the first `mapped` of code pages, stubs and slots.
+    fn with(mapped: usize) -> Self {
         let mut fast = Fast::new(&FastOptions::default(), &CallSet::none()).expect("a clock");
         let base = fast.pages.base;
-        let chunk = Chunk::first(&fast.pool).expect("room");
+        let stubs = fast.stubs.take().expect("room");
+        let slots = fast.chunks.take().expect("room");
+        let segments = [stubs.segment().id(), slots.segment().id()];
+        let [own_stubs, own_slots] = segments;
+        let maps = [
+            fast.pages.map(),
+            pages::map_stubs(base, own_stubs),
+            pages::map_slots(base, 0, own_slots),
+        ];
         // SAFETY: the child makes only system calls.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            child(&fast.pages.map(), base + STUBS, chunk.segment().id());
+            child(maps.get(..mapped).unwrap_or_default());
         }
         assert!(pid > 0);
         fast.rows = vec![0; ROWS];
-        let mut space = Space::new(chunk);
+        let mut space = Space::new(stubs, Chunk::of(slots));
         space.users = 1;
         let (place, _) = Place::take(&space.chunks).expect("a slot");
         let slot = base + ARENA + place.offset();
-        let mut this = Self { pid, fast, stub: 0, slot };
+        let mut this = Self { pid, fast, stub: 0, slot, segments };
         assert_eq!(this.wait(), libc::SIGSTOP);
         // SAFETY: an option by value.
         let set = unsafe {
@@ -475,6 +489,7 @@ fn cases() -> Vec<Case> {
         at("highest address", u64::MAX, End::Back),
         process("sets FS", ARCH_SET_FS, End::Back),
         process("sets GS", 0x1001, End::Slow),
+        process("sets GS by its lower half", 0x1_0000_1001, End::Slow),
         slow("told to stop", libc::SYS_getppid as u64, 1, SLOW),
         slow("slot that is none", libc::SYS_getppid as u64, 1, 0),
         slow("number that stops", libc::SYS_getppid as u64, 0, FAST),
@@ -616,4 +631,53 @@ fn a_call_in_which_a_thread_ends_is_known() {
     // Behind it, it is over.
     let (_, _, caught) = interrupted(&mut stepped, marks.result, true, |_| {});
     assert_eq!(caught, None);
+}
+
+/// Runs a program's begin, for which these are the segments; where it ends, and how.
+fn begins(stepped: &Stepped, [stubs, slots]: [u64; 2]) -> (Native, i32) {
+    let base = stepped.fast.pages.base;
+    let mut r = stepped.registers();
+    for register in [&mut r.rax, &mut r.rcx, &mut r.rdx, &mut r.r8, &mut r.r13, &mut r.r14] {
+        *register = 0x77;
+    }
+    (r.rip, r.orig_rax, r.gs_base) = (begin_program(base), u64::MAX, stepped.slot);
+    (r.r12, r.rbp, r.r15) = (stubs, slots, base + STUBS);
+    stepped.set(&r);
+    stepped.place().set(offset_of!(Head, result), SITE);
+    // SAFETY: no arguments.
+    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_CONT, stepped.pid, 0, 0) }, 0);
+    let signal = stepped.wait();
+    (stepped.registers(), signal)
+}
+
+#[test]
+fn a_program_begins_as_exec_leaves_it_with_all_mapped() {
+    let stepped = Stepped::with(1);
+    let rsp = stepped.registers().rsp;
+    let (r, signal) = begins(&stepped, stepped.segments);
+    // Nothing is where it goes on.
+    assert_eq!((signal, r.rip, r.rsp, r.gs_base), (libc::SIGSEGV, SITE, rsp, stepped.slot));
+    let general = [
+        r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+        r.r14, r.r15,
+    ];
+    assert_eq!(general, [0; 15]);
+    assert_eq!(r.eflags & KEPT, 0);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", stepped.pid)).expect("maps");
+    let base = stepped.fast.pages.base;
+    for (at, access) in [(base, "r-xs"), (base + STUBS, "r-xs"), (base + ARENA, "rw-s")] {
+        let line = maps.lines().find(|line| line.starts_with(&format!("{at:x}-")));
+        assert!(line.is_some_and(|line| line.contains(access)), "{at:x} {access}: {maps}");
+    }
+}
+
+#[test]
+fn a_program_without_stubs_or_slots_stops() {
+    for wrong in 0..2 {
+        let stepped = Stepped::with(1);
+        let mut segments = stepped.segments;
+        segments[wrong] = u64::from(u32::MAX >> 1);
+        let (r, signal) = begins(&stepped, segments);
+        assert_eq!((signal, r.rip), (libc::SIGILL, not_begun(stepped.fast.pages.base)), "{wrong}");
+    }
 }
