@@ -85,6 +85,9 @@ impl Fast {
     pub fn begins(&mut self, _: i32, _: bool) {
         match *self {}
     }
+    pub fn has_made_process(&mut self, _: Program) {
+        match *self {}
+    }
     pub fn dispatches(&mut self, _: i32, _: Program) {
         match *self {}
     }

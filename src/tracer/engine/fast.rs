@@ -197,6 +197,9 @@ impl Engine<'_, '_> {
                 let programs = [self.program(child), self.program(tid)];
                 let Some(fast) = &mut self.fast else { return };
                 fast.has_child(tid, child, entry, thread);
+                if let ([_, Some(maker)], false) = (programs, thread) {
+                    fast.has_made_process(maker);
+                }
                 if !thread && entry.is_some_and(|entry| shares_memory(tid, &entry)) {
                     // Two processes in one memory. By vfork its creator waits, and its
                     // call keeps it from counting meanwhile.

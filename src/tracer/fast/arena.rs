@@ -12,7 +12,8 @@ use super::segment::Segment;
 /// pages of a new one cost more than a short program's calls.
 #[derive(Debug)]
 pub struct Pool {
-    free: RefCell<Vec<Rc<Segment>>>,
+    /// With the slots that are zero in each, by bit.
+    free: RefCell<Vec<(Rc<Segment>, u32)>>,
     length: usize,
     mode: u16,
 }
@@ -23,15 +24,15 @@ impl Pool {
         Rc::new(Self { free: RefCell::default(), length, mode })
     }
 
-    /// One that nobody has.
-    pub fn take(self: &Rc<Self>) -> io::Result<Pooled> {
+    /// One that nobody has, for processes of this user.
+    pub fn take(self: &Rc<Self>, user: u32) -> io::Result<Pooled> {
         let free = self.free.borrow_mut().pop();
-        let used = free.is_some();
-        let segment = match free {
-            Some(segment) => segment,
-            None => Rc::new(Segment::new(self.length, self.mode)?),
+        let (segment, zero) = match free {
+            Some(free) => free,
+            None => (Rc::new(Segment::new(self.length, self.mode)?), u32::MAX),
         };
-        Ok(Pooled { segment, used, pool: Rc::clone(self) })
+        segment.give_to(user)?;
+        Ok(Pooled { segment, zero: Cell::new(zero), used: Cell::new(0), pool: Rc::clone(self) })
     }
 }
 
@@ -39,8 +40,10 @@ impl Pool {
 #[derive(Debug)]
 pub struct Pooled {
     segment: Rc<Segment>,
-    /// Another had it before, and may have written anything there.
-    used: bool,
+    /// Bit i: slot i is zero, or was when somebody got it.
+    zero: Cell<u32>,
+    /// Bit i: somebody got it.
+    used: Cell<u32>,
     pool: Rc<Pool>,
 }
 
@@ -56,7 +59,12 @@ impl Drop for Pooled {
         const MOST: usize = 16;
         let mut free = self.pool.free.borrow_mut();
         if free.len() < MOST && self.segment.take_back() {
-            free.push(Rc::clone(&self.segment));
+            // Now, when nobody waits for it. What else a program wrote there is not known.
+            let used = self.used.get();
+            for index in (0..CHUNK_SLOTS).filter(|index| used & 1 << index != 0) {
+                self.segment.clear(index * SLOT, SLOT);
+            }
+            free.push((Rc::clone(&self.segment), used));
         }
     }
 }
@@ -67,15 +75,12 @@ pub struct Chunk {
     memory: Pooled,
     /// Bit i: slot i is somebody's.
     taken: Cell<u32>,
-    /// Bit i: it was, or is all zero.
-    known: Cell<u32>,
 }
 
 impl Chunk {
     /// Of a segment.
     pub fn of(memory: Pooled) -> Rc<Self> {
-        let known = Cell::new(if memory.used { 0 } else { u32::MAX });
-        Rc::new(Self { memory, taken: Cell::new(0), known })
+        Rc::new(Self { memory, taken: Cell::new(0) })
     }
 
     /// Its memory.
@@ -100,14 +105,24 @@ impl Place {
                 return None;
             }
             chunk.taken.set(chunk.taken.get() | 1 << index);
-            if chunk.known.get() & 1 << index == 0 {
-                chunk.known.set(chunk.known.get() | 1 << index);
+            let Pooled { zero, used, .. } = &chunk.memory;
+            if zero.get() & 1 << index == 0 {
+                zero.set(zero.get() | 1 << index);
                 chunk.segment().clear(index * SLOT, SLOT);
             }
+            used.set(used.get() | 1 << index);
             let place = Self { chunk: Rc::clone(chunk), index };
             place.clear();
             Some((place, i))
         })
+    }
+
+    /// The first slot of a new chunk, in which nobody counts: no more of it is cleared.
+    pub fn park(chunk: &Rc<Chunk>) -> Self {
+        chunk.taken.set(chunk.taken.get() | 1);
+        let place = Self { chunk: Rc::clone(chunk), index: 0 };
+        place.clear();
+        place
     }
 
     /// Where it begins in its chunk, bytes.

@@ -70,8 +70,7 @@ impl Fast {
         if blocked || self.may_be_elsewhere && tier::is_elsewhere(tid) {
             return None;
         }
-        let stubs = tier::segment(tid, &self.stubs).ok()?;
-        let slots = tier::segment(tid, &self.chunks).ok()?;
+        let (stubs, slots) = self.segments(tid).ok()?;
         let segments = (stubs.segment().id(), slots.segment().id());
         let mut space = Space::new(stubs, Chunk::of(slots));
         space.users = 1;

@@ -2,16 +2,17 @@
 //!
 //! A process begins as under the plain engine. Once it has made enough calls, a
 //! thread of it maps our code and a slot of counters, and a filter stops every call
-//! but the trampoline's own. A call that stops is led into the trampoline; the
-//! second time its site is patched to go there by itself. Whatever is in doubt
-//! stops, as before.
+//! but the trampoline's own. A call that stops is led into the trampoline; where a site
+//! stops often, it is patched to go there by itself. Whatever is in doubt stops, as
+//! before.
 //!
 //! `layout` says where things are, `trampoline` counts, and says what a thread in it
-//! was about; `gate` is the filter, `arena` the counters as the tracer has them,
-//! `harvest` takes them; `space` has call sites, `holes` finds room for jumps in what
-//! `padding` says is dead, and `remote` makes calls in a tracee. `tier` brings all that
-//! into a process, `calls`, `back` and `threads` say what to do with its stops. Here is
-//! what they share.
+//! was about; `gate` is the filter. `segment` is memory that is shared with tracees:
+//! `pages` the code, `arena` the counters, which `harvest` takes. `space` has call sites,
+//! `holes` finds room for jumps in what `padding` says is dead, and `remote` makes calls
+//! in a tracee. `tier` brings all that into a process, `begin` into one that is executed
+//! later, by what `beginnings` knows of its file; `calls`, `back` and `threads` say what
+//! to do with its stops. Here is what they share.
 
 mod arena;
 mod back;
@@ -71,7 +72,7 @@ struct Thread {
     more_errors: Vec<(usize, i32)>,
     /// What the tracer wrote last as its mode.
     mode: u32,
-    /// How its program begins.
+    /// How its program begins, while that matters.
     begin: Option<Begin>,
 }
 

@@ -118,10 +118,10 @@ pub struct Space {
     pub holes: HashMap<u64, u64>,
     /// Shared with all its relatives.
     pub stubs: Rc<RefCell<Stubs>>,
-    /// Its slots; the first are behind the stubs.
+    /// Its slots.
     pub chunks: Vec<Rc<Chunk>>,
     /// The slot of threads that have none: never anybody's own.
-    pub _parking: Option<Rc<Place>>,
+    pub _parking: Rc<Place>,
     /// The file in which its program began, and where, if it was under the gate then.
     pub began: Option<(Rc<Beginning>, u64)>,
     /// Threads that run in it.
@@ -133,9 +133,8 @@ pub struct Space {
 impl Space {
     /// One that has these stubs and this first chunk.
     pub fn new(memory: Pooled, chunk: Rc<Chunk>) -> Self {
-        let parking = Place::take(std::slice::from_ref(&chunk)).map(|(slot, _)| Rc::new(slot));
         Self {
-            _parking: parking,
+            _parking: Rc::new(Place::park(&chunk)),
             sites: HashMap::new(),
             holes: HashMap::new(),
             stubs: Rc::new(RefCell::new(Stubs {

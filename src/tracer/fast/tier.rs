@@ -5,11 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
 use super::super::error::reason;
-use super::super::inside::Program;
+use super::super::inside::{AFTER, Program};
 use super::super::kernel::Waited;
 use super::super::memory;
 use super::super::proc::Status;
-use super::arena::{Chunk, Pool, Pooled};
+use super::arena::{Chunk, Pooled};
 use super::begin::Begin;
 use super::layout::{self, ARENA, CHUNK, Call, STUBS};
 use super::remote::{Failure, Remote};
@@ -57,14 +57,13 @@ pub fn has_room(tid: i32, bytes: u64) -> bool {
             .is_some_and(|kib| (kib << 10).saturating_add(bytes + LEFT) <= limit.rlim_cur)
 }
 
-/// A segment that the user of a process may map. Under an ordinary user's tracer all are
-/// his own.
-pub fn segment(tid: i32, pool: &Rc<Pool>) -> io::Result<Pooled> {
-    let pooled = pool.take()?;
-    if own_user() == 0 {
-        pooled.segment().give_to(std::fs::metadata(format!("/proc/{tid}"))?.uid())?;
+/// The user of a process, who is to own its segments. Under an ordinary user's tracer
+/// all are his own.
+fn user_of(tid: i32) -> io::Result<u32> {
+    match own_user() {
+        0 => std::fs::metadata(format!("/proc/{tid}")).map(|process| process.uid()),
+        own => Ok(own),
     }
-    Ok(pooled)
 }
 
 /// Whether a process does not see the tracer's segments, but maybe others by their numbers.
@@ -91,6 +90,13 @@ impl Fast {
         let calls = self.stopped.entry(program).or_default();
         *calls += 1;
         *calls >= after && !self.refused.contains(&program) && !self.shared.contains(&program)
+    }
+
+    /// A program has made a process: by the second one it is time, since these and their
+    /// programs count from their first call then.
+    pub fn has_made_process(&mut self, program: Program) {
+        let calls = self.stopped.entry(program).or_default();
+        *calls = calls.saturating_add(AFTER.div_ceil(2));
     }
 
     /// Makes the program of a thread count by itself. The thread stands at the exit
@@ -177,10 +183,11 @@ impl Fast {
         }
         let done = self.fill(tid, remote, gated);
         if matches!(done, Err(Refusal::Because(_))) {
-            // Under the gate it is our code that makes the call, and stays.
-            let from = if gated { STUBS } else { 0 };
-            let args = [base + from, ARENA + CHUNK as u64 - from];
-            let _ = remote.call(&Call::new(libc::SYS_munmap, &args));
+            // By shmdt: what is there may be the program's. Under the gate it is our code
+            // that makes the calls, and stays.
+            for at in [ARENA, STUBS, layout::TRAMPOLINE].into_iter().take(3 - usize::from(gated)) {
+                let _ = remote.call(&Call::new(libc::SYS_shmdt, &[base + at]));
+            }
         }
         done
     }
@@ -193,8 +200,7 @@ impl Fast {
     ) -> Result<Space, Refusal> {
         let base = self.pages.base;
         remote.set_ours(gated.then_some(&self.pages));
-        let segment = |pool| segment(tid, pool).map_err(Failure::from);
-        let (stubs, slots) = (segment(&self.stubs)?, segment(&self.chunks)?);
+        let (stubs, slots) = self.segments(tid).map_err(Failure::from)?;
         let [stubs_at, slots_at, _] = remote.call_all(&[
             pages::map_stubs(base, stubs.segment().id()),
             pages::map_slots(base, 0, slots.segment().id()),
@@ -209,6 +215,12 @@ impl Fast {
         Ok(Space::new(stubs, Chunk::of(slots)))
     }
 
+    /// Segments for the stubs and the first slots of a process.
+    pub(super) fn segments(&self, tid: i32) -> io::Result<(Pooled, Pooled)> {
+        let user = user_of(tid)?;
+        Ok((self.stubs.take(user)?, self.chunks.take(user)?))
+    }
+
     /// Maps one more chunk of slots.
     fn map_chunk(
         &self,
@@ -216,7 +228,7 @@ impl Fast {
         remote: &mut Remote<'_>,
         number: u64,
     ) -> Result<Rc<Chunk>, Failure> {
-        let slots = segment(tid, &self.chunks)?;
+        let slots = self.chunks.take(user_of(tid)?)?;
         let map = pages::map_slots(self.pages.base, number, slots.segment().id());
         let at = remote.call(&map)?;
         let advice = libc::MADV_DONTDUMP as u64;

@@ -70,8 +70,7 @@ impl Stepped {
     fn with(mapped: usize) -> Self {
         let mut fast = Fast::new(&FastOptions::default(), &CallSet::none()).expect("a clock");
         let base = fast.pages.base;
-        let stubs = fast.stubs.take().expect("room");
-        let slots = fast.chunks.take().expect("room");
+        let (stubs, slots) = fast.segments(std::process::id() as i32).expect("room");
         let segments = [stubs.segment().id(), slots.segment().id()];
         let [own_stubs, own_slots] = segments;
         let maps = [
