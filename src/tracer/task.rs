@@ -214,6 +214,16 @@ impl Task {
             && self.interrupted.is_empty()
     }
 
+    /// Whether it is in a call, and nothing else of it is under way.
+    pub fn is_alone_in_call(&self) -> bool {
+        self.follow == Follow::Filter
+            && !self.launching
+            && self.arriving.is_none()
+            && self.current.is_some()
+            && self.held.is_none()
+            && self.interrupted.is_empty()
+    }
+
     /// It is in a call that did not stop at its entry, and that has to be followed
     /// from here on.
     pub fn caught(&mut self, entry: Entry, at: Nanos) {

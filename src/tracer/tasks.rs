@@ -276,6 +276,11 @@ impl Tasks {
         self.slots.get(&tid).is_some_and(|s| s.task.is_quiet())
     }
 
+    /// Whether it is in a call, and else as quiet as that; see [`Task::is_alone_in_call`].
+    pub fn is_alone_in_call(&self, tid: i32) -> bool {
+        self.slots.get(&tid).is_some_and(|s| s.task.is_alone_in_call())
+    }
+
     /// Whether a thread belongs to the launcher's child, before its exec.
     pub fn is_launching(&self, tid: i32) -> bool {
         self.slots.get(&tid).is_some_and(|s| s.task.is_launching())

@@ -206,10 +206,23 @@ impl Engine<'_, '_> {
                     let both = if birth == Birth::Vfork { 1 } else { 2 };
                     programs.into_iter().take(both).flatten().for_each(|p| fast.shares(p));
                 }
+                // Who waits for its child until that executes has not returned.
+                if birth != Birth::Vfork {
+                    self.returns(tid, i64::from(child));
+                }
+            }
+            Stop::Exec { .. } => {
+                let begins = self.returns(tid, 0);
+                if let Some(fast) = &mut self.fast {
+                    fast.begins(tid, begins);
+                }
             }
             Stop::Entry(entry) | Stop::Seccomp(entry) => {
                 self.enter_strictly(tid, &entry);
                 self.mind_dispatch(tid, &entry);
+                if matches!(stop, Stop::Seccomp(_)) && entry.sys.is_sigreturn() {
+                    self.returns(tid, 0);
+                }
             }
             Stop::Exit { value, ip, .. } => self.maybe_tier_up(tid, value, ip),
             Stop::Exited { .. } | Stop::Killed { .. } => {
@@ -219,6 +232,23 @@ impl Engine<'_, '_> {
             }
             _ => {}
         }
+    }
+
+    /// A call whose end is known already, of a thread that counts by itself: it need not
+    /// stop there. True if it goes on without.
+    fn returns(&mut self, tid: i32, value: i64) -> bool {
+        let (Some(entry), Some(fast)) = (self.tasks.entry(tid), &self.fast) else { return false };
+        if !fast.is_gated(tid)
+            || self.patched.contains_key(&tid)
+            || !self.tasks.is_alone_in_call(tid)
+            || !self.out.actions.contains(&(tid, Action::Syscall(0)))
+        {
+            return false;
+        }
+        self.out.actions.retain(|(stopped, _)| *stopped != tid);
+        let exit = Stop::Exit { value, ip: entry.ip, sp: entry.sp, spurious: false };
+        self.tasks.step(tid, &exit, kernel::now(), &mut self.out);
+        self.out.actions.contains(&(tid, Action::Continue(0)))
     }
 
     /// Strict mode cannot be entered under a filter: another filter takes its place.
@@ -281,12 +311,7 @@ impl Engine<'_, '_> {
         if self.tasks.is_launching(tid) || self.tasks.is_exiting(tid) {
             return;
         }
-        let may = value == 0
-            && self.out.actions.contains(&(tid, Action::Continue(0)))
-            && self.has_nothing_open(tid)
-            && self.tasks.follow(tid) == Some(Follow::Filter);
         let Some(fast) = &mut self.fast else { return };
-        fast.begins(tid, may);
         let siblings = self.tasks.siblings(tid);
         let makes = |sibling: &i32| self.tasks.entry(*sibling).is_some_and(|e| makes_tasks(&e));
         if fast.is_parked(tid) {

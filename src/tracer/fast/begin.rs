@@ -22,8 +22,6 @@ use super::{Fast, remote, tier, trampoline};
 /// How a program begins that is under the gate.
 #[derive(Debug)]
 pub enum Begin {
-    /// It stands where exec left it.
-    Fresh,
     /// Nothing is known of the file that it begins in, at this address: the places of its
     /// calls are noted.
     Watched(u64, Vec<u64>),
@@ -35,18 +33,15 @@ pub enum Begin {
 }
 
 impl Fast {
-    /// A call has returned of a thread under the gate. If that was an exec, its program
-    /// counts from now on, where it can. `may`: nothing else of it is under way.
+    /// A thread under the gate has executed a program, which counts from now on, where it
+    /// can. `may`: nothing else of it is under way.
     pub fn begins(&mut self, tid: i32, may: bool) {
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
-        if !matches!(thread.begin, Some(Begin::Fresh)) {
-            return;
-        }
-        thread.begin = None;
-        if self.off || !may {
+        let is_gated = self.threads.get(&tid).is_some_and(|thread| thread.gated);
+        if self.off || !may || !is_gated {
             return;
         }
         let Ok(r) = remote::native(tid) else { return };
+        let r = Native { rax: 0, ..r }; // As exec is about to return.
         if !is_as_exec_leaves_it(&r) {
             return;
         }
@@ -88,7 +83,6 @@ impl Fast {
         let map = self.pages.map();
         let mut led = *r;
         [led.rdi, led.rsi, led.rdx, ..] = map.arguments;
-        (led.rax, led.orig_rax) = (map.number as u64, u64::MAX);
         (led.rip, led.rbx) = (begin + first, trampoline::begin_program(base));
         ((led.r12, led.rbp), led.r15) = (segments, base + STUBS);
         led.gs_base = gs;

@@ -65,8 +65,8 @@ pub struct Lesson<'a> {
 /// Bytes of a file's begin.
 const HEAD: usize = 1024;
 
-/// `syscall; jmp rbx`.
-pub const FIRST: [u8; 4] = [0x0f, 0x05, 0xff, 0xe3];
+/// `mov al, SHMAT; syscall; jmp rbx`. The rest of rax is zero: exec returns that.
+pub const FIRST: [u8; 6] = [0xb0, libc::SYS_shmat as u8, 0x0f, 0x05, 0xff, 0xe3];
 
 /// The files that are known.
 #[derive(Debug)]
@@ -278,7 +278,7 @@ mod tests {
         let sites = [Known { site: 0x100, patch: near }, Known { site: 0xa00, patch: far }];
         let pieces = pieces(&read, Some(0x130), &sites, 0x5000_0000).expect("all is there");
         let places: Vec<_> = pieces.iter().map(|p| (p.at, p.was.len())).collect();
-        assert_eq!(places, [(0x100, 0x34), (0x900, 0x100)]);
+        assert_eq!(places, [(0x100, 0x36), (0x900, 0x100)]);
         for piece in &pieces {
             let at = piece.at as usize;
             assert_eq!(piece.was, text[at..at + piece.was.len()]);

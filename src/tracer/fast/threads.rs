@@ -151,8 +151,7 @@ impl Fast {
             self.ended(*sibling);
         }
         if gated {
-            let begin = Some(Begin::Fresh);
-            self.threads.insert(tid, Thread { gated, begin, ..Thread::default() });
+            self.threads.insert(tid, Thread { gated, ..Thread::default() });
         }
     }
 
