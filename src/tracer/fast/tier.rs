@@ -17,9 +17,10 @@ use super::segment::own_user;
 use super::space::Space;
 use super::{Fast, Thread, pages, trampoline};
 
-/// Calls after which a program counts that is under the gate already. Bringing in our
-/// code takes four stops and as much again; a program that does nothing makes thirty
-/// calls, mostly from different places, and had better not be asked.
+/// Calls after which a program counts that is under the gate already, and begins in a file
+/// of which nothing is known. Bringing in our code takes four stops and as much again; a
+/// program that does nothing makes thirty calls, mostly from different places, and had
+/// better not be asked.
 const AFTER_EXEC: u32 = 32;
 
 /// Why a process goes on as before.
