@@ -206,20 +206,19 @@ impl Task {
     /// Whether nothing of it is under way that has to be seen call by call, and only
     /// a filter makes it stop.
     pub fn is_quiet(&self) -> bool {
-        self.follow == Follow::Filter
-            && !self.launching
-            && self.arriving.is_none()
-            && self.current.is_none()
-            && self.held.is_none()
-            && self.interrupted.is_empty()
+        self.current.is_none() && self.has_nothing_else()
     }
 
     /// Whether it is in a call, and nothing else of it is under way.
     pub fn is_alone_in_call(&self) -> bool {
+        self.current.is_some() && self.has_nothing_else()
+    }
+
+    /// Beside the call that it may be in, of a thread that only a filter makes stop.
+    fn has_nothing_else(&self) -> bool {
         self.follow == Follow::Filter
             && !self.launching
             && self.arriving.is_none()
-            && self.current.is_some()
             && self.held.is_none()
             && self.interrupted.is_empty()
     }

@@ -184,7 +184,6 @@ impl Fast {
     /// Leads a call into the trampoline, and the next ones of its site too.
     fn lead(&mut self, tid: i32, id: u32, entry: &Entry, makes: &dyn Fn(i32) -> bool) -> bool {
         let ip = entry.ip.wrapping_sub(2);
-        let steady = self.is_steady(id, makes);
         let Some(space) = self.spaces.get_mut(&id) else { return false };
         let Some(site) = space.site(self.pages.base, ip).copied() else {
             self.reason("call sites beyond the stubs of an address space");
@@ -195,8 +194,10 @@ impl Fast {
         if hits == 1 {
             self.summary.redirected += 1;
         }
+        // All threads are asked: only where something hangs on it.
         if is_due
-            && steady
+            && self.is_steady(id, makes)
+            && let Some(space) = self.spaces.get_mut(&id)
             && let Ok(memory) = memory_of(&mut self.memory, id, tid)
         {
             if space.patch(tid, memory, self.pages.base, ip, &mut self.holes) {
